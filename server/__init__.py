@@ -1,0 +1,1 @@
+"""The HTTP server, its command line, and the only wiring of the other packages."""
