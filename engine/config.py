@@ -1,0 +1,40 @@
+"""Settings of the engine: plain values, checked by whoever builds them (server/config.py)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """How to load weights. `extra_buffers` is llama.cpp's weight repacking, which probe.py tries first (AMX)."""
+
+    path: Path
+    gpu_layers: int = 0
+    use_mmap: bool = True
+    extra_buffers: bool = True
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextConfig:
+    """How to make a context. `ctx` is tokens a slot; the unified cache holds ctx * slots cells."""
+
+    ctx: int = 8192
+    slots: int = 1
+    batch: int = 512
+    threads: int = 0  # 0: cores / engines
+    grid: int = 64
+    flash_attn: bool = True
+    type_k: str = "f16"
+    type_v: str = "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine schedules and keeps."""
+
+    grid: int = 64
+    checkpoint_interval: int = 0  # tokens; 0: derived from the budget and the checkpoint's size
+    max_queue: int = 256
+    reuse: bool = True
+    progress_every: float = 0.5  # seconds between Progress events of one prefill

@@ -1,0 +1,22 @@
+"""What can go wrong in the cache. Every error carries its data; nothing here is raised for a plain miss."""
+
+
+class CacheError(Exception):
+    """Base of the cache's errors."""
+
+
+class DamagedEntry(CacheError):
+    """Stored bytes do not match their checksum, header or size; they never reach the context."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+class EntryGone(CacheError):
+    """An entry that a match named was dropped before it was loaded; the caller takes a shorter match."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is no longer stored")
+        self.what = what
