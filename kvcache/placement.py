@@ -1,0 +1,141 @@
+"""Where to keep a checkpoint of a prompt that is about to be read: pure functions, chosen by name.
+
+A placement only says where states are worth copying out; what stays afterwards under the byte budget is eviction's
+business (eviction.py). Positions are counts of tokens before the checkpoint and always multiples of the grid.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+Mark = tuple[int, str, bool]
+"""(position in tokens, kind, pinned): a place after which a later prompt is likely to differ."""
+
+TURN_KINDS = frozenset({"user_end", "last_user_end", "tool_results_end", "assistant_start"})
+END_OFFSET = 512
+FINEST_INTERVAL = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementFacts:
+    """What is known of a prompt when its reading starts.
+
+    `length`: tokens of the prompt. `start`: tokens already resident, where reading goes on. `grid`: tokens; positions are
+    multiples of it. `interval`: tokens between regular checkpoints, 0 for none. `anchors`: in any order, off the grid or
+    beyond the prompt as they come. `branches`: positions where earlier prompts left this one's chain, as far as known.
+    """
+
+    length: int
+    start: int
+    grid: int
+    interval: int
+    anchors: tuple[Mark, ...] = ()
+    branches: tuple[int, ...] = ()
+
+
+class UnknownPolicy(ValueError):
+    """A placement or eviction name that does not exist; `known` are those that do."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(sorted(known))
+        super().__init__(f"unknown policy {name!r}; known: {', '.join(self.known)}")
+
+
+def last_position(facts: PlacementFacts) -> int:
+    """The last grid multiple that leaves at least one token to decode; 0 for a prompt of at most `grid` tokens."""
+    return _floor(facts.length - 1, facts.grid)
+
+
+def positions(policy: str, facts: PlacementFacts) -> tuple[int, ...]:
+    """Checkpoint positions by the named policy: grid multiples in (start, length - 1], ascending, no duplicates.
+
+    Raises UnknownPolicy. The default policy of the server is DEFAULT.
+    """
+    try:
+        place = POLICIES[policy]
+    except KeyError:
+        raise UnknownPolicy(policy, POLICIES) from None
+    rounded = {_floor(position, facts.grid) for position in place(facts)}
+    return tuple(sorted(p for p in rounded if facts.start < p < facts.length))
+
+
+def derive_interval(budget_bytes: int, checkpoint_bytes: int, n_ctx: int, grid: int) -> int:
+    """Tokens between regular checkpoints: the finest of 256, 512, 1024, ... (rounded up to the grid) at which one full
+    context of `n_ctx` tokens keeps its checkpoints in half of the byte budget; the other half is for blocks and older
+    conversations. Never beyond n_ctx rounded up to the grid.
+
+    Doubling keeps the intervals nested, so another budget at the next start finds the old positions on its own grid.
+    """
+    coarsest = max(grid, _ceil(n_ctx, grid))
+    interval = min(_ceil(FINEST_INTERVAL, grid), coarsest)
+    while interval < coarsest and 2 * checkpoint_bytes * (n_ctx // interval) > budget_bytes:
+        interval = min(2 * interval, coarsest)
+    return interval
+
+
+def _none(_: PlacementFacts) -> Iterable[int]:
+    """The baseline: no checkpoint, so only live appends are reused."""
+    return ()
+
+
+def _newest(facts: PlacementFacts) -> Iterable[int]:
+    """One at the end of the prompt, as a server does that saves each finished prompt."""
+    return (last_position(facts),)
+
+
+def _turn_ends(facts: PlacementFacts) -> Iterable[int]:
+    """The end of every turn that the anchors name, and of the prompt (vLLM's semantic points, pull request 49574)."""
+    return (*(position for position, kind, _ in facts.anchors if kind in TURN_KINDS), last_position(facts))
+
+
+def _end_offset(facts: PlacementFacts) -> Iterable[int]:
+    """The end and 512 tokens before it: llama-server's two points near the prompt's end."""
+    return (last_position(facts), max(0, last_position(facts) - END_OFFSET))
+
+
+def _interval(facts: PlacementFacts) -> Iterable[int]:
+    """Every `interval` tokens, counted from 0 so that every branch finds the same positions, and the end."""
+    step = _ceil(facts.interval, facts.grid)
+    regular = range(step, facts.length, step) if step > 0 else ()
+    return (*regular, last_position(facts))
+
+
+def _anchors(facts: PlacementFacts) -> Iterable[int]:
+    """Anchors of the chat template, the regular interval between them, and the end."""
+    return (*(position for position, _, _ in facts.anchors), *facts.branches, *_interval(facts))
+
+
+def _geometric(facts: PlacementFacts) -> Iterable[int]:
+    """At distances grid * 2^j before the end: a rollback of d tokens re-reads at most d more, with O(log n) checkpoints.
+
+    Source: the ruler (Fenwick) schedule, elementary; the relative bound is derived in docs/benchmarks.md.
+    """
+    end = last_position(facts)
+    distances = (0, *(facts.grid << j for j in range(max(0, end // facts.grid).bit_length())))
+    return [end - d for d in distances]
+
+
+def _grid(facts: PlacementFacts) -> Iterable[int]:
+    """Every grid multiple: the most that any placement can give, the reference for the others."""
+    return range(facts.grid, facts.length, facts.grid)
+
+
+def _floor(position: int, grid: int) -> int:
+    return position // grid * grid
+
+
+def _ceil(position: int, grid: int) -> int:
+    return -(-position // grid) * grid
+
+
+POLICIES: dict[str, Callable[[PlacementFacts], Iterable[int]]] = {
+    "none": _none,
+    "newest": _newest,
+    "turn-ends": _turn_ends,
+    "end-512": _end_offset,
+    "interval": _interval,
+    "anchors": _anchors,
+    "geometric": _geometric,
+    "grid": _grid,
+}
+DEFAULT = "anchors"

@@ -1,0 +1,91 @@
+"""Placement: positions a prompt's checkpoints go to, by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcache.placement import DEFAULT, POLICIES, PlacementFacts, UnknownPolicy, derive_interval, positions
+
+GIB = 1 << 30
+
+
+def facts(length: int, start: int = 0, interval: int = 512, **more: tuple[object, ...]) -> PlacementFacts:
+    return PlacementFacts(length=length, start=start, grid=64, interval=interval, **more)  # type: ignore[arg-type]
+
+
+@given(
+    policy=st.sampled_from(sorted(POLICIES)),
+    length=st.integers(1, 5000),
+    start=st.integers(0, 5000),
+    grid=st.sampled_from([1, 16, 48, 64, 256]),
+    interval=st.integers(0, 3000),
+    anchors=st.lists(st.integers(0, 6000), max_size=6),
+)
+def test_every_policy_gives_ascending_grid_multiples_between_start_and_the_last_token(
+    policy: str, length: int, start: int, grid: int, interval: int, anchors: list[int]
+) -> None:
+    marks = tuple((a, "user_end", False) for a in anchors)
+    got = positions(policy, PlacementFacts(length, start, grid, interval, marks, branches=tuple(anchors[:2])))
+    assert list(got) == sorted(set(got))
+    assert all(p % grid == 0 and start < p <= length - 1 for p in got)
+
+
+@given(length=st.integers(1, 9000), edit=st.integers(0, 9000))
+def test_the_default_leaves_at_most_one_interval_to_re_read_before_any_edit(length: int, edit: int) -> None:
+    got = positions(DEFAULT, facts(length, interval=512))
+    reached = min(edit, length - 1)
+    assert reached - max((p for p in got if p <= reached), default=0) < 512
+
+
+def test_the_default_rounds_anchors_down_adds_the_interval_and_ends_before_the_last_token() -> None:
+    got = positions(DEFAULT, facts(1345, anchors=((1000, "last_user_end", True), (130, "system_end", False))))
+    assert got == (128, 512, 960, 1024, 1344)
+
+
+def test_a_prompt_that_ends_on_the_grid_keeps_its_last_block_to_read() -> None:
+    assert positions("newest", facts(1280)) == (1216,)
+
+
+def test_geometric_placement_bounds_the_re_read_by_the_rollback_distance() -> None:
+    end = 6400
+    got = positions("geometric", facts(end + 1))
+    for distance in range(64, end, 64):
+        best = max((p for p in got if p <= end - distance), default=0)
+        assert end - distance - best <= distance
+    assert len(got) <= 9
+
+
+def test_turn_ends_ignore_anchors_that_are_no_turn() -> None:
+    got = positions("turn-ends", facts(700, anchors=((100, "tools_end", False), (300, "user_end", False))))
+    assert got == (256, 640)
+
+
+def test_an_unknown_policy_names_those_that_exist() -> None:
+    with pytest.raises(UnknownPolicy, match="anchors, end-512") as caught:
+        positions("magic", facts(100))
+    assert caught.value.name == "magic"
+
+
+def test_small_checkpoints_get_the_finest_interval() -> None:
+    assert derive_interval(GIB, 233_644, 8192, 64) == 256
+
+
+def test_the_interval_doubles_until_half_of_the_budget_holds_one_context() -> None:
+    checkpoint = 156_893_184
+    for gib in (2, 4, 8, 16, 64):
+        interval = derive_interval(gib * GIB, checkpoint, 32_768, 64)
+        assert 2 * checkpoint * (32_768 // interval) <= gib * GIB
+        assert interval == 256 or 2 * checkpoint * (32_768 // (interval // 2)) > gib * GIB
+
+
+def test_no_budget_leaves_no_regular_checkpoint_inside_the_context() -> None:
+    interval = derive_interval(0, 20_201_932, 8192, 64)
+    assert interval == 8192
+    assert positions("interval", facts(8192, interval=interval)) == (8128,)
+
+
+@pytest.mark.parametrize("grid", [1, 48, 64, 1024])
+def test_a_derived_interval_is_a_positive_grid_multiple(grid: int) -> None:
+    for budget in (0, 1, GIB, 1 << 40):
+        interval = derive_interval(budget, 20_201_932, 5000, grid)
+        assert interval > 0 and interval % grid == 0
