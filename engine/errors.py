@@ -39,5 +39,9 @@ class StateRefused(EngineError):
     """llama.cpp refused to load state or to cut a sequence; the slot is cleared and the prompt is read again."""
 
 
+class ContextMisuse(EngineError):
+    """A caller broke the contract of engine.context (a bug of ours, never of a user); nothing was changed."""
+
+
 class Cancelled(EngineError):
     """The client went away or the server is closing."""

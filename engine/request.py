@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.sampler import SamplingParams
+from engine.sampling import SamplingParams
 
 
 class Exact(StrEnum):
