@@ -20,3 +20,12 @@ class EntryGone(CacheError):
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is no longer stored")
         self.what = what
+
+
+class BadCacheConfig(CacheError):
+    """A setting that cannot work; `name` is the field of CacheConfig."""
+
+    def __init__(self, name: str, value: object, why: str) -> None:
+        super().__init__(f"cache setting {name}={value!r}: {why}")
+        self.name = name
+        self.value = value

@@ -1,0 +1,156 @@
+"""The RAM tier: payloads under a byte budget that counts bookkeeping too and holds at every moment."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kvcache.chain import pack_tokens, unpack_tokens
+from kvcache.entry import Block, Checkpoint, Payload, Tier
+from kvcache.errors import EntryGone
+from kvcache.facts import EntryKind, EvictionKey
+from kvcache.tree import Held, Key, Tree
+from kvcache.views import EntryView, TierStats
+
+# Measured with tracemalloc on CPython 3.11-3.13 (tests/kvcache/test_ram.py holds it): nodes, ids, dict slots, heap entries.
+BLOCK_OVERHEAD = 1536
+CHECKPOINT_OVERHEAD = 1536
+
+
+Clock = Callable[[], float]
+"""Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A block's or checkpoint's bytes; `packed` are a block's tokens (4 bytes each, a tuple would take 36)."""
+
+    parent: bytes
+    start: int
+    packed: bytes
+    payload: bytes
+    label: str
+
+
+class RamTier:
+    """Holds payloads in this process. Not thread-safe: the Store's lock guards it.
+
+    A payload given as `bytes` is kept without a copy; a memoryview is copied, after room was made for it, so that its
+    owner may reuse the buffer. What is being written to disk is in `writing` and stays until the writer is done.
+    """
+
+    def __init__(
+        self,
+        budget: int,
+        key: EvictionKey,
+        clock: Clock,
+        *,
+        needs_checkpoint: bool,
+        backed: Callable[[EntryKind, bytes], bool],
+    ) -> None:
+        self.budget = budget
+        self.tree = Tree(key, needs_checkpoint, backed)
+        self.writing: set[Key] = set()
+        self.evictions = self.refused = self.loads = self.loaded_bytes = 0
+        self._clock = clock
+        self._kept: dict[Key, _Kept] = {}
+
+    def put_block(self, block: Block, *, dirty: bool = False) -> bool:
+        """Keeps a block, replacing one of the same id; False (changing nothing of it) when it cannot fit.
+
+        Its parent and the last checkpoint of its own chain are not evicted for it: without them it is worth nothing.
+        """
+        cost = block.nbytes + 4 * len(block.tokens) + BLOCK_OVERHEAD
+        anchor = self.tree.deepest_checkpoint(block.parent)
+        keep = [(EntryKind.BLOCK, block.parent)] + ([(EntryKind.CHECKPOINT, anchor)] if anchor is not None else [])
+        held = self._admit(EntryKind.BLOCK, block.id, cost, block.canonical, keep, dirty)
+        if held is None:
+            return False
+        self.tree.add_block(block.id, block.parent, block.start, block.end, held)
+        packed = pack_tokens(block.tokens)
+        self._kept[EntryKind.BLOCK, block.id] = _Kept(block.parent, block.start, packed, _own(block.payload), "")
+        return True
+
+    def put_checkpoint(
+        self, checkpoint: Checkpoint, *, pinned: bool = False, label: str = "", chance: float = 1.0, dirty: bool = False
+    ) -> bool:
+        """Keeps a checkpoint, replacing one of the same id; False when it cannot fit. Its block is not evicted for it."""
+        kind, cost = EntryKind.CHECKPOINT, checkpoint.nbytes + CHECKPOINT_OVERHEAD
+        held = self._admit(kind, checkpoint.id, cost, checkpoint.canonical, [(EntryKind.BLOCK, checkpoint.id)], dirty)
+        if held is None:
+            return False
+        held.pinned, held.chance = held.pinned or pinned, chance
+        self._kept[kind, checkpoint.id] = _Kept(b"", checkpoint.position, b"", _own(checkpoint.payload), label)
+        self.tree.add_checkpoint(checkpoint.id, checkpoint.position, held)
+        return True
+
+    def block(self, id: bytes) -> Block:
+        """A held block, without counting a use. Raises EntryGone."""
+        kept, held = self._find(EntryKind.BLOCK, id)
+        return Block(id, kept.parent, kept.start, unpack_tokens(kept.packed), kept.payload, held.canonical)
+
+    def checkpoint(self, id: bytes) -> Checkpoint:
+        """A held checkpoint, without counting a use. Raises EntryGone."""
+        kept, held = self._find(EntryKind.CHECKPOINT, id)
+        return Checkpoint(id, kept.start, kept.payload, held.canonical)
+
+    def tokens(self, id: bytes) -> tuple[int, ...]:
+        """The tokens of a held block. Raises EntryGone."""
+        return unpack_tokens(self._find(EntryKind.BLOCK, id)[0].packed)
+
+    def label(self, kind: EntryKind, id: bytes) -> str:
+        return self._find(kind, id)[0].label
+
+    def used_now(self, kind: EntryKind, id: bytes) -> None:
+        """Counts one load of an entry."""
+        held = self.tree.get(kind, id)
+        if held is not None:
+            self.tree.touch(kind, id, self._clock())
+            self.loads += 1
+            self.loaded_bytes += held.nbytes
+
+    def drop(self, kind: EntryKind, id: bytes) -> bool:
+        """Forgets an entry at once; False when it was not held."""
+        self._kept.pop((kind, id), None)
+        return self.tree.drop(kind, id) is not None
+
+    def stats(self) -> TierStats:
+        blocks, checkpoints = self.tree.count(EntryKind.BLOCK), self.tree.count(EntryKind.CHECKPOINT)
+        counters = (self.loads, self.loaded_bytes, self.evictions, self.refused)
+        return TierStats(self.budget, self.tree.used, blocks, checkpoints, *counters)
+
+    def entries(self) -> tuple[EntryView, ...]:
+        """One line an entry, blocks before the checkpoint that stands on them."""
+        return tuple(
+            EntryView(
+                node.id, kind, Tier.RAM, node.position, held.nbytes, held.canonical, held.pinned, held.uses, held.last_used, label
+            )
+            for kind, node, held in self.tree.all()
+            for label in [self._kept[kind, node.id].label]
+        )
+
+    def _find(self, kind: EntryKind, id: bytes) -> tuple[_Kept, Held]:
+        kept, held = self._kept.get((kind, id)), self.tree.get(kind, id)
+        if kept is None or held is None:
+            raise EntryGone(f"{kind.value} {id.hex()}")
+        return kept, held
+
+    def _admit(self, kind: EntryKind, id: bytes, cost: int, canonical: bool, keep: Iterable[Key], dirty: bool) -> Held | None:
+        """Makes room for `cost` bytes, the entry's old bytes counted as free; None when it does not fit."""
+        old = self.tree.get(kind, id)
+        spare = old.nbytes if old else 0
+        if cost > self.budget or not self._make_room(cost - spare, [*keep, (kind, id)]):
+            self.refused += 1
+            return None
+        self.drop(kind, id)
+        uses, pinned = (old.uses, old.pinned) if old else (0, False)
+        return Held(cost, canonical, self._clock(), pinned=pinned, dirty=dirty, uses=uses)
+
+    def _make_room(self, need: int, keep: Iterable[Key]) -> bool:
+        dropped = self.tree.make_room(need, self.budget, {*keep, *self.writing})
+        for key in dropped:
+            self._kept.pop(key, None)
+        self.evictions += len(dropped)
+        return self.tree.used + need <= self.budget
+
+
+def _own(payload: Payload) -> bytes:
+    return payload if isinstance(payload, bytes) else bytes(payload)
