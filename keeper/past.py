@@ -1,0 +1,41 @@
+"""One history's path in the archive, as strategies see it: marks, stored messages, search. A bound handle, no state."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from keeper.archive import Archive, Mark, Track
+from keeper.message import Message
+from keeper.search import EVERYWHERE, Limits, Matches, numbered, search
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The archive along `track`. All calls are durable when they return and may come from any thread."""
+
+    archive: Archive
+    track: Track
+
+    def put(self, kind: str, place: int, body: object) -> None:
+        """Remembers JSON after the first `place` messages (at least 1); a later put at the same place is newer."""
+        self.archive.put(self.track, kind, place, body)
+
+    def latest(self, kind: str) -> Mark | None:
+        """The deepest mark of a kind on this path, the newest of them."""
+        found = self.archive.marks(self.track, kind, newest=1)
+        return found[0] if found else None
+
+    def marks(self, kind: str) -> tuple[Mark, ...]:
+        """Every mark of a kind on this path, in the order of the path."""
+        return self.archive.marks(self.track, kind)
+
+    def messages(self, first: int = 0, end: int | None = None) -> Iterator[Message]:
+        """The messages as archived (without reasoning), from index `first` up to `end`."""
+        return self.archive.messages(self.track, first, end)
+
+    def search(self, query: str, limits: Limits = EVERYWHERE, limit: int = 20) -> Matches:
+        """Sentences that match, see keeper.search."""
+        return search(self.archive, self.track, query, limits, limit)
+
+    def numbered(self) -> bool:
+        """Whether the content carries numbers of its own (Item 12, Ticket 5)."""
+        return numbered(self.archive, self.track)
