@@ -1,0 +1,193 @@
+"""Where a prompt is continued from: every way that gives an exact prefix, and the cheapest of them. Pure functions.
+
+Ways (contract 4): stay on a live slot, cut it (where the state can be cut), roll it back to a checkpoint, share another
+slot's cells, load blocks from the store behind any of these, or start cold. What makes a way exact is in `_usable`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate
+
+from engine.context import StateKind
+from engine.costs import Costs
+from kvcache.entry import CheckpointRef, Match
+
+PARKED_LOSS = 0.02  # what dropping a live token costs against reading it, when the tiers hold it (restores are > 50x faster)
+LOST_LOSS = 0.5  # the same when nothing holds it: it would be read again if its conversation comes back
+
+
+class Base(StrEnum):
+    """What happens to the slot first."""
+
+    CLEAR = "clear"
+    STAY = "stay"
+    CUT = "cut"
+    ROLLBACK = "rollback"
+    TRIM = "trim"
+    FORK = "fork"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A slot as the choice sees it: `common` leading tokens equal the prompt's, `canonical` came from a canonical read.
+
+    `own`: its last turn was of this conversation, so nothing is lost when what follows `common` is dropped. `usable`:
+    it is not being restored just now. `cuts`: False once the context refused a cut of it for this prompt.
+    """
+
+    slot: int
+    length: int
+    common: int
+    canonical: int
+    idle: bool
+    own: bool = False
+    usable: bool = True
+    cuts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The prompt: its length in tokens, the model's kind of state, the grid, the mode; `parks`: a tier holds what is dropped."""
+
+    length: int
+    kind: StateKind
+    grid: int
+    strict: bool
+    parks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How slot `slot` gets to hold the first `position` tokens.
+
+    `base` leaves `kept` of them (a FORK shares those of slot `origin`), blocks [kept, position) come from the store, then
+    `checkpoint`, where there is one, is put in. `ms` is the estimate of all this and of reading the rest.
+    """
+
+    slot: int
+    base: Base
+    kept: int
+    position: int
+    ms: float
+    origin: int | None = None
+    checkpoint: CheckpointRef | None = None
+
+
+def choose(ask: Ask, lives: Sequence[Live], victim: int, match: Match, costs: Costs) -> Plan:
+    """The cheapest plan; at equal cost the first of: stay, cut, rollback, fork, restore, cold.
+
+    `victim` is the idle slot to take when no slot's own content is continued. At least the last token stays to be read.
+    """
+    return min(plans(ask, lives, victim, match, costs), key=lambda plan: plan.ms)
+
+
+def plans(ask: Ask, lives: Sequence[Live], victim: int, match: Match, costs: Costs) -> Iterator[Plan]:
+    """Every way that is exact under `ask`."""
+    chosen = _Choice(
+        ask, match, costs, tuple(accumulate((costs.load(ref.tier, ref.nbytes) for ref in match.blocks), initial=0.0))
+    )
+    taken = next(live for live in lives if live.slot == victim)
+    for live in lives:
+        if live.idle:
+            yield from chosen.stay(live)
+            yield from chosen.cut(live)
+            yield from chosen.rollback(live)
+    for live in lives:
+        if live.slot != victim and live.usable:
+            yield from chosen.fork(live, taken)
+    yield from chosen.restore(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    ask: Ask
+    match: Match
+    costs: Costs
+    sums: tuple[float, ...]  # ms to load the first k blocks
+
+    def stay(self, live: Live) -> Iterator[Plan]:
+        at = live.length
+        if 0 < at == live.common < self.ask.length and (not self.ask.strict or at == self._usable(live)):
+            yield Plan(live.slot, Base.STAY, at, at, self._reading(at))
+
+    def cut(self, live: Live) -> Iterator[Plan]:
+        """Cuts are tried on window models too: only the context knows whether the window before the cut is still held."""
+        if self.ask.kind not in (StateKind.ATTENTION, StateKind.WINDOW) or not live.cuts:
+            return
+        at = self._usable(live)
+        if 0 < at < live.length:
+            yield Plan(live.slot, Base.CUT, at, at, self._reading(at) + self._loss(live, at))
+        if self.ask.kind is StateKind.ATTENTION and 0 < (kept := self._floor(at)) < live.length:
+            for position, ms in self._loads(kept):
+                yield Plan(live.slot, Base.CUT, kept, position, ms + self._loss(live, kept))
+
+    def rollback(self, live: Live) -> Iterator[Plan]:
+        """To any checkpoint inside the live tokens; where the store goes deeper, keep their cells and load what is missing."""
+        usable = self._usable(live)
+        for ref in self._checkpoints(usable):
+            ms = self._load_ms(ref) + self._reading(ref.position) + self._loss(live, ref.position)
+            yield Plan(live.slot, Base.ROLLBACK, ref.position, ref.position, ms, checkpoint=ref)
+        if (kept := self._floor(usable)) > 0:
+            for ref, ms in self._restores(kept):
+                yield Plan(live.slot, Base.TRIM, kept, ref.position, ms + self._loss(live, kept), checkpoint=ref)
+
+    def fork(self, source: Live, taken: Live) -> Iterator[Plan]:
+        usable, loss = self._usable(source), self._loss(taken, 0)
+        if usable > 0 and (self.ask.kind is StateKind.ATTENTION or usable == source.length):
+            yield Plan(taken.slot, Base.FORK, usable, usable, self._reading(usable) + loss, source.slot)
+        for ref in self._checkpoints(usable):
+            ms = self._load_ms(ref) + self._reading(ref.position) + loss
+            yield Plan(taken.slot, Base.FORK, ref.position, ref.position, ms, source.slot, checkpoint=ref)
+        if (kept := self._floor(usable)) > 0:
+            for ref, ms in self._restores(kept):
+                yield Plan(taken.slot, Base.FORK, kept, ref.position, ms + loss, source.slot, checkpoint=ref)
+
+    def restore(self, taken: Live) -> Iterator[Plan]:
+        loss = self._loss(taken, 0)
+        if self.ask.kind is StateKind.ATTENTION:
+            for position, ms in self._loads(0):
+                yield Plan(taken.slot, Base.CLEAR, 0, position, ms + loss)
+        else:
+            for ref, ms in self._restores(0):
+                yield Plan(taken.slot, Base.CLEAR, 0, ref.position, ms + loss, checkpoint=ref)
+        yield Plan(taken.slot, Base.CLEAR, 0, 0, self._reading(0) + loss)
+
+    def _usable(self, live: Live) -> int:
+        """Leading live tokens that may be kept: at most all but the last; in strict mode whole grid steps of a canonical read."""
+        at = min(live.common, self.ask.length - 1)
+        return self._floor(min(at, live.canonical)) if self.ask.strict else at
+
+    def _checkpoints(self, limit: int) -> Iterator[CheckpointRef]:
+        if self.ask.kind is not StateKind.ATTENTION:
+            yield from (ref for ref in self.match.checkpoints if 0 < ref.position <= limit)
+
+    def _restores(self, kept: int) -> Iterator[tuple[CheckpointRef, float]]:
+        """Checkpoints beyond `kept` that stored blocks lead to, with the cost of blocks, checkpoint and reading the rest."""
+        for ref in self._checkpoints(min(self.match.stored, self.ask.length - 1)):
+            if ref.position > kept:
+                yield ref, self._blocks(kept, ref.position) + self._load_ms(ref) + self._reading(ref.position)
+
+    def _loads(self, kept: int) -> Iterator[tuple[int, float]]:
+        """The same for attention models, where every block's end will do; deeper is always at least as good as shallower."""
+        position = self._floor(min(self.match.stored, self.ask.length - 1))
+        if position > kept:
+            yield position, self._blocks(kept, position) + self._reading(position)
+
+    def _blocks(self, start: int, end: int) -> float:
+        return self.sums[end // self.ask.grid] - self.sums[start // self.ask.grid]
+
+    def _load_ms(self, ref: CheckpointRef) -> float:
+        return self.costs.load(ref.tier, ref.nbytes)
+
+    def _reading(self, position: int) -> float:
+        return (self.ask.length - position) * self.costs.prefill
+
+    def _loss(self, live: Live, kept: int) -> float:
+        """What dropping the slot's tokens after `kept` costs whoever comes back to them."""
+        if live.own and kept > 0:
+            return 0.0
+        return max(0, live.length - kept) * self.costs.prefill * (PARKED_LOSS if self.ask.parks else LOST_LOSS)
+
+    def _floor(self, position: int) -> int:
+        return position // self.ask.grid * self.ask.grid
