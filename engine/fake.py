@@ -338,7 +338,7 @@ class FakeTokenizer:
         return self._adds_bos
 
     def tokenize(self, text: str | bytes, *, special: bool, add_bos: bool = False) -> list[int]:
-        raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+        raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         tokens = [256] if add_bos else []
         at = 0
         while at < len(raw):

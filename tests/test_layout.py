@@ -15,7 +15,13 @@ MAY_IMPORT = {
     "bench": {"engine", "kvcache", "keeper"},
 }
 ONLY_IN = {
-    "llama_cpp": {"engine/llama.py", "engine/sampler.py"},
+    "llama_cpp": {
+        "engine/llama.py",
+        "engine/llama_model.py",
+        "engine/llama_backend.py",
+        "engine/llama_batch.py",
+        "engine/sampler.py",
+    },
     "sqlite3": {"kvcache/index.py", "keeper/archive.py"},
     "fastapi": {"server/"},
 }

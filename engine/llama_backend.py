@@ -1,0 +1,84 @@
+"""llama.cpp as a process-wide library: started once, its log kept instead of printed."""
+
+import contextlib
+import ctypes
+import platform
+import threading
+from collections import deque
+from dataclasses import dataclass
+from importlib.metadata import version
+from types import TracebackType
+
+from llama_cpp import llama_cpp as C
+
+_WARN, _ERROR, _CONT = 3, 4, 5  # ggml.h, enum ggml_log_level; the numbers in llama_cpp._logger are out of date
+_KEPT_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A warning or an error of llama.cpp."""
+
+    error: bool
+    text: str
+
+
+class Backend:
+    """llama.cpp, initialised, with a log that is quiet: warnings and errors are kept (`warnings`), the rest is dropped.
+
+    One at a time, made before any Model and closed after all of them; OMP_WAIT_POLICY must be set before this module is
+    imported (engine.probe.prepare_environment), because OpenMP reads it when the library loads.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[LogLine] = deque(maxlen=_KEPT_LINES)
+        self._last: int = 0
+        self._lock = threading.Lock()
+        self._callback = C.llama_log_callback(self._log)  # llama.cpp holds no reference: it lives as long as this object
+        self._previous = (C.llama_log_callback(), ctypes.c_void_p())
+        C.llama_log_get(ctypes.byref(self._previous[0]), ctypes.byref(self._previous[1]))
+        C.llama_log_set(self._callback, ctypes.c_void_p(0))
+        C.llama_backend_init()
+
+    def _log(self, level: int, text: bytes, _: ctypes.c_void_p) -> None:
+        """Called by llama.cpp from any thread; an exception here would be lost in C, so there is nothing that raises."""
+        with self._lock:
+            fresh, level = level != _CONT, level if level != _CONT else self._last
+            self._last = level
+            if level not in (_WARN, _ERROR):
+                return
+            line = text.decode("utf-8", "replace").rstrip("\n")
+            if fresh or not self._lines:
+                self._lines.append(LogLine(level == _ERROR, line))
+            else:
+                last = self._lines.pop()
+                self._lines.append(LogLine(last.error, last.text + line))
+
+    @property
+    def warnings(self) -> tuple[LogLine, ...]:
+        """The last warnings and errors, oldest first."""
+        with self._lock:
+            return tuple(self._lines)
+
+    def errors_since(self, seen: int) -> str:
+        """Errors logged after `seen` = len(warnings) was taken, in one line; what a ModelError says."""
+        return "; ".join(line.text for line in self.warnings[seen:] if line.error)
+
+    def close(self) -> None:
+        C.llama_log_set(*self._previous)
+        C.llama_backend_free()
+
+    def __enter__(self) -> "Backend":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def build_id() -> str:
+    """Names the llama.cpp build and the machine code it runs: states are used only with the build that wrote them."""
+    parts = [f"llama-cpp-python {version('llama-cpp-python')}", platform.machine()]
+    with contextlib.suppress(AttributeError):
+        parts.append(C.llama_version().decode())
+    parts.append(C.llama_print_system_info().decode())
+    return " | ".join(part.strip() for part in parts)
