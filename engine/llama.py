@@ -306,10 +306,10 @@ class LlamaContext:
 
 
 def _open(model: Model, config: ContextConfig) -> Any:
-    seen = len(model.backend.warnings)
+    mark = model.backend.mark()
     handle = C.llama_init_from_model(model.handle, _params(config))
     if not handle:
-        reason = model.backend.errors_since(seen) or "llama.cpp gave no reason"
+        reason = model.backend.errors_since(mark) or "llama.cpp gave no reason"
         raise ModelError(f"cannot make a context of {config.slots} x {config.ctx} tokens: {reason}")
     return handle
 

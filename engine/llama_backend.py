@@ -17,8 +17,9 @@ _KEPT_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A warning or an error of llama.cpp."""
+    """A warning or an error of llama.cpp; numbers ascend from 1."""
 
+    number: int
     error: bool
     text: str
 
@@ -32,7 +33,8 @@ class Backend:
 
     def __init__(self) -> None:
         self._lines: deque[LogLine] = deque(maxlen=_KEPT_LINES)
-        self._last: int = 0
+        self._written = 0
+        self._level = 0
         self._lock = threading.Lock()
         self._callback = C.llama_log_callback(self._log)  # llama.cpp holds no reference: it lives as long as this object
         self._previous = (C.llama_log_callback(), ctypes.c_void_p())
@@ -41,18 +43,19 @@ class Backend:
         C.llama_backend_init()
 
     def _log(self, level: int, text: bytes, _: ctypes.c_void_p) -> None:
-        """Called by llama.cpp from any thread; an exception here would be lost in C, so there is nothing that raises."""
+        """Called by llama.cpp from any thread; level CONT goes on with the line before it."""
         with self._lock:
-            fresh, level = level != _CONT, level if level != _CONT else self._last
-            self._last = level
-            if level not in (_WARN, _ERROR):
+            fresh = level != _CONT
+            self._level = level if fresh else self._level
+            if self._level not in (_WARN, _ERROR):
                 return
             line = text.decode("utf-8", "replace").rstrip("\n")
             if fresh or not self._lines:
-                self._lines.append(LogLine(level == _ERROR, line))
+                self._written += 1
+                self._lines.append(LogLine(self._written, self._level == _ERROR, line))
             else:
                 last = self._lines.pop()
-                self._lines.append(LogLine(last.error, last.text + line))
+                self._lines.append(LogLine(last.number, last.error, last.text + line))
 
     @property
     def warnings(self) -> tuple[LogLine, ...]:
@@ -60,9 +63,13 @@ class Backend:
         with self._lock:
             return tuple(self._lines)
 
-    def errors_since(self, seen: int) -> str:
-        """Errors logged after `seen` = len(warnings) was taken, in one line; what a ModelError says."""
-        return "; ".join(line.text for line in self.warnings[seen:] if line.error)
+    def mark(self) -> int:
+        """Where the log stands now, for errors_since."""
+        return self._written
+
+    def errors_since(self, mark: int) -> str:
+        """The errors logged since then, in one line; empty when llama.cpp said nothing."""
+        return "; ".join(line.text for line in self.warnings if line.error and line.number > mark)
 
     def close(self) -> None:
         C.llama_log_set(*self._previous)

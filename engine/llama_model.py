@@ -52,10 +52,10 @@ class Model:
         params = _params(config)
         if progress is not None:
             params.progress_callback = C.llama_progress_callback(lambda fraction, _: progress(fraction))
-        seen = len(backend.warnings)
+        mark = backend.mark()
         handle = C.llama_model_load_from_file(str(config.path).encode(), params)
         if not handle:
-            reason = backend.errors_since(seen) or "llama.cpp gave no reason"
+            reason = backend.errors_since(mark) or "llama.cpp gave no reason"
             raise ModelError(f"cannot load {config.path}: {reason}")
         self.handle = handle
         self.vocab = C.llama_model_get_vocab(handle)

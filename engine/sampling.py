@@ -1,11 +1,24 @@
-"""How the next token is drawn, as plain values; the chain that does it is built in sampler.py, which loads llama.cpp."""
+"""How the next token is drawn, as plain values, and log-probabilities; sampler.py, which loads llama.cpp, does the drawing."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import BadRequest
+
+_SEEDS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is drawn; the defaults are llama-server's. `logit_bias` maps token id to added bias."""
+    """How the next token is drawn; the defaults are llama-server's. `logit_bias` maps token id to added bias.
+
+    `temperature` 0 is greedy. `seed` None draws a new one. The *_last_n look back that many tokens, -1 the whole context.
+    At most one of `grammar` (GBNF) and `json_schema` (JSON text) may be set.
+    """
 
     temperature: float = 0.8
     top_k: int = 40
@@ -27,3 +40,74 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: str | None = None
     json_schema: str | None = None
+
+
+# Name, lowest, highest (both allowed). Beyond them llama.cpp divides by zero, allocates without bound or does nothing sensible.
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("temperature", 0.0, 100.0),
+    ("top_k", -1, 2**31 - 1),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("typical_p", 0.0, 1.0),
+    ("repeat_penalty", 1e-3, 100.0),
+    ("repeat_last_n", -1, 2**31 - 1),
+    ("frequency_penalty", -100.0, 100.0),
+    ("presence_penalty", -100.0, 100.0),
+    ("dry_multiplier", 0.0, 100.0),
+    ("dry_base", 1.0, 100.0),
+    ("dry_allowed_length", 0, 2**31 - 1),
+    ("dry_penalty_last_n", -1, 2**31 - 1),
+    ("xtc_probability", 0.0, 1.0),
+    ("xtc_threshold", 0.0, 1.0),
+)
+
+
+def check_params(params: SamplingParams, n_vocab: int) -> None:
+    """Raises BadRequest, with the parameter's name, for a value out of range. Grammars are checked by who compiles them."""
+    for name, low, high in _RANGES:
+        value = getattr(params, name)
+        if not (math.isfinite(value) and low <= value <= high):
+            raise BadRequest(f"{name} is {value}; it must be from {low:g} to {high:g}", name)
+    if params.seed is not None and not -(_SEEDS // 2) <= params.seed < _SEEDS:
+        raise BadRequest(f"seed is {params.seed}; it must fit 32 bits", "seed")
+    if params.grammar is not None and params.json_schema is not None:
+        raise BadRequest("grammar and json_schema exclude each other", "grammar")
+    for token, bias in params.logit_bias:
+        if not 0 <= token < n_vocab:
+            raise BadRequest(f"logit_bias names token {token}; the vocabulary has {n_vocab}", "logit_bias")
+        if math.isnan(bias) or bias == math.inf:
+            raise BadRequest(f"logit_bias of token {token} is {bias}; it must be a number or -inf", "logit_bias")
+
+
+def lookback(params: SamplingParams, n_ctx: int) -> int:
+    """How many of the last tokens the penalties of a request look at; 0 when it has none."""
+    wanted = [0]
+    if params.repeat_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0:
+        wanted.append(last_n(params.repeat_last_n, n_ctx))
+    if params.dry_multiplier != 0.0:
+        wanted.append(last_n(params.dry_penalty_last_n, n_ctx))
+    return max(wanted)
+
+
+def last_n(wanted: int, n_ctx: int) -> int:
+    """A *_last_n in tokens: -1 is the whole context, and more than the context would only take memory."""
+    return n_ctx if wanted < 0 else min(wanted, n_ctx)
+
+
+def logprobs(logits: NDArray[np.float32], chosen: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Natural-log probabilities under softmax(logits), before any sampler: the chosen token's, and (token, logprob) of the `top`
+    most likely, likeliest first (ties: the lower token first). `logits` has shape (n_vocab,)."""
+    wide = logits.astype(np.float64)
+    peak = wide.max()
+    normaliser = peak + math.log(float(np.exp(wide - peak).sum()))
+    return float(wide[chosen] - normaliser), tuple((t, float(wide[t] - normaliser)) for t in _most_likely(wide, top))
+
+
+def _most_likely(values: NDArray[np.float64], top: int) -> Sequence[int]:
+    top = min(top, len(values))
+    if top == 0:
+        return ()
+    threshold = values[np.argpartition(values, -top)[-top:]].min()
+    candidates = np.flatnonzero(values >= threshold)  # ascending, so that a stable sort keeps the lower token first
+    order = np.argsort(-values[candidates], kind="stable")[:top]
+    return [int(token) for token in candidates[order]]
