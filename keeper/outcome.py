@@ -1,0 +1,92 @@
+"""Did a tool result report a failure? A recogniser of error text, no proof: an error in unknown words passes as a success.
+
+An explicit outcome decides: a flag on the message, an exit code, a JSON object with `error`, `ok` or `success`. Without
+one, the edges of the text are searched for how tools begin or end an error report; the middle is not, since a file about
+errors is no error.
+"""
+
+import json
+import re
+
+EDGE_CHARACTERS = 240
+"""How much of a result's beginning and end is searched."""
+
+_EXIT_CODE = re.compile(
+    r"<returncode>\s*(-?\d+)|\b(?:exit(?:ed)?(?: with)?[ _](?:status|code)|return ?code)(?: of)?[\"']?\s*[:=]?\s*(-?\d+)\b",
+    re.IGNORECASE,
+)
+_BEGINS = re.compile(
+    r"""\s*(?:<\w+>\s*)?(?:
+        \[?(?:fatal|error|err|exception|failed|failure)\b\]?\s*(?:[:(!-]|(?:to|with|while)\b|$|\n)
+      | \w*(?:Error|Exception)\b\s*[:(]
+      | (?:command|file|path|tool|function|key|string|no\ match(?:es)?)\b[^\n]{0,120}\b(?:not\ found|(?:does\ )?not\ exist)
+      | not\ found\b | no\ such\ file | (?:permission|access)\ denied | timed?\ ?out\b | (?:cannot|could\ not)\s+\w+
+      | unable\ to\b | failed\ to\b | unknown\s+(?:tool|function|command) | invalid\s+(?:path|argument|command|parameter)
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ANYWHERE = re.compile(
+    r"no such file or directory|command not found|permission denied|Traceback \(most recent call last\)|^\w*(?:Error|Exception): "
+    r"|^(?:bash|sh|sed|cat|grep|ls|cd|python3?|rm|mv|cp): [^\n]*(?:No such|not found|can't|cannot|unterminated|unknown|invalid)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+_CODE_HINTS = ("code", "exit")
+_ERROR_HINTS = (
+    "no such",
+    "not found",
+    "denied",
+    "error",
+    "traceback",
+    "exception",
+    "can't",
+    "cannot",
+    "unterminated",
+    "unknown",
+    "invalid",
+)
+
+
+def failed(text: str, extra: str = "") -> bool:
+    """True where the result says that the call did not do what it was asked. extra: JSON of the message's unknown fields."""
+    flag = json.loads(extra).get("is_error") if "is_error" in extra else None
+    if isinstance(flag, bool):
+        return flag
+    stated = _stated(text)
+    if stated is not None:
+        return stated
+    if _BEGINS.match(text, 0, EDGE_CHARACTERS):
+        return True
+    return any(_ANYWHERE.search(edge) for edge in _edges(text) if _mentions(edge, _ERROR_HINTS))
+
+
+def _edges(text: str) -> tuple[str, ...]:
+    return (text[:EDGE_CHARACTERS], text[-EDGE_CHARACTERS:]) if len(text) > EDGE_CHARACTERS else (text,)
+
+
+def _mentions(edge: str, hints: tuple[str, ...]) -> bool:
+    """Whether a pattern is worth trying: substring tests cost a tenth of the search, and most results have no error."""
+    lowered = edge.lower()
+    return any(hint in lowered for hint in hints)
+
+
+def _stated(text: str) -> bool | None:
+    """The outcome that the text states outright, or None."""
+    if text.startswith("{") and (stated := _stated_in_json(text)) is not None:
+        return stated
+    tried = (_EXIT_CODE.search(edge) for edge in _edges(text) if _mentions(edge, _CODE_HINTS))
+    found = next(filter(None, tried), None)
+    return int(found[1] or found[2]) != 0 if found else None
+
+
+def _stated_in_json(text: str) -> bool | None:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if parsed.get("error") or parsed.get("isError") is True:
+        return True
+    for key in ("ok", "success"):
+        if isinstance(parsed.get(key), bool):
+            return not parsed[key]
+    return None
