@@ -31,10 +31,13 @@ class ContextConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an engine schedules and keeps."""
+    """How an engine schedules and keeps. Times are seconds."""
 
     grid: int = 64
     checkpoint_interval: int = 0  # tokens; 0: derived from the budget and the checkpoint's size
+    placement: str = "anchors"  # a name of kvcache.placement
     max_queue: int = 256
-    reuse: bool = True
-    progress_every: float = 0.5  # seconds between Progress events of one prefill
+    reuse: bool = True  # False: every prompt is read from its first token (the self-check failed)
+    progress_every: float = 0.5  # between Progress events of one prefill
+    decode_gap: float = 1.0  # prompts are read for about so long at most between two tokens of running turns
+    restore_slice: float = 0.05  # blocks are loaded for about so long between two batches of other turns

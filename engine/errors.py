@@ -45,3 +45,15 @@ class ContextMisuse(EngineError):
 
 class Cancelled(EngineError):
     """The client went away or the server is closing."""
+
+
+class QueueFull(EngineError):
+    """As many requests wait as the server lets wait; try again later."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} requests are waiting already; try again later")
+        self.limit = limit
+
+
+class EngineStopped(EngineError):
+    """The engine is closing or has stopped; nothing more is taken."""

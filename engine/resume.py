@@ -4,14 +4,15 @@ Ways (contract 4): stay on a live slot, cut it (where the state can be cut), rol
 slot's cells, load blocks from the store behind any of these, or start cold. What makes a way exact is in `_usable`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
 from engine.context import StateKind
 from engine.costs import Costs
-from kvcache.entry import CheckpointRef, Match
+from engine.request import Source
+from kvcache.entry import CheckpointRef, Match, Tier
 
 PARKED_LOSS = 0.02  # what dropping a live token costs against reading it, when the tiers hold it (restores are > 50x faster)
 LOST_LOSS = 0.5  # the same when nothing holds it: it would be read again if its conversation comes back
@@ -191,3 +192,58 @@ class _Choice:
 
     def _floor(self, position: int) -> int:
         return position // self.ask.grid * self.ask.grid
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What was known of a prompt when it was placed: `common` leading tokens had been decoded before, `diverged`: by a
+    sequence that went on differently. `tier`: the slowest one that blocks come from."""
+
+    reuse: bool
+    common: int
+    diverged: bool
+    tier: Tier | None
+
+
+def load_of(plan: Plan, match: Match) -> tuple[Tier | None, int]:
+    """The slowest tier that the plan takes blocks from, None for no blocks, and all bytes it loads, the checkpoint's too."""
+    refs = [ref for ref in match.blocks if plan.kept <= ref.start and ref.end <= plan.position]
+    nbytes = sum(ref.nbytes for ref in refs) + (plan.checkpoint.nbytes if plan.checkpoint else 0)
+    if not refs:
+        return None, nbytes
+    return Tier.DISK if any(ref.tier is Tier.DISK for ref in refs) else Tier.RAM, nbytes
+
+
+def source_of(plan: Plan, tier: Tier | None) -> Source:
+    """Where the first token to be read continues from; live cells with a checkpoint put back count as live."""
+    if plan.position == 0:
+        return Source.NONE
+    if plan.position == plan.kept:
+        return Source.LIVE
+    return Source.DISK if tier is Tier.DISK else Source.RAM
+
+
+def describe(plan: Plan, source: Source, situation: Situation) -> str:
+    """One sentence for people: what was reused, and why not more."""
+    if not situation.reuse:
+        return "reuse is off: the self-check of this model failed"
+    known = f"; {situation.common} tokens are known"
+    differs = f"; differs from an earlier prompt after token {situation.common}" if situation.diverged else ""
+    if source is Source.NONE:
+        return "nothing of it is held" if situation.common == 0 else f"no usable state is held{differs or known}"
+    ways = {
+        Base.STAY: f"went on from the live slot at {plan.position}",
+        Base.CUT: f"cut the live slot at {plan.position}",
+        Base.ROLLBACK: f"rolled the live slot back to its checkpoint at {plan.position}",
+        Base.FORK: f"shared a live slot's state up to {plan.position}",
+    }
+    restored = f"restored tokens {plan.kept} to {plan.position} from {source.value}"
+    return (restored if plan.position > plan.kept else ways[plan.base]) + differs
+
+
+def worth_waiting(position: int, coming: Iterable[int], grid: int) -> bool:
+    """Whether state that another turn is about to have saves at least two grid steps over going on from `position` now.
+
+    It cannot wait for ever: a turn that reads gets on with every batch, or ends.
+    """
+    return max(coming, default=0) - position >= 2 * grid

@@ -100,5 +100,5 @@ def beside_limit(prefill_ms: float, target_ms: float, batch: int, grid: int) -> 
 def admission_order(sessions: Sequence[str | None], running: Sequence[str | None]) -> tuple[int, ...]:
     """Indices of waiting requests (given in order of arrival) as they should start: those first whose session has the
     fewest running turns, so that one client with many requests cannot keep the others out; then by arrival."""
-    counts = Counter(name for name in running if name is not None)
+    counts: Counter[str | None] = Counter(name for name in running if name is not None)
     return tuple(sorted(range(len(sessions)), key=lambda i: (counts[sessions[i]], i)))
