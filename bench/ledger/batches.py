@@ -1,0 +1,82 @@
+"""Training batches: episodes encoded, cut to a length, with a weight for each token to predict."""
+
+import itertools
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from bench.ledger.episodes import Difficulty, make_episode, render
+
+SMALL_TALK, PROMPT = 0.1, 0.05  # weight of other assistant text and of everything else, an answer's being 1
+
+
+@dataclass(frozen=True)
+class Grade:
+    """One kind of batch: `rows` episodes of `tokens` tokens."""
+
+    name: str
+    rows: int
+    tokens: int
+    size: Difficulty
+
+
+GRADES = (
+    Grade("easy", 24, 192, Difficulty(3, 6, 2, 0.1, 0.0)),
+    Grade("short", 16, 256, Difficulty(6, 7, 2, 0.15)),
+    Grade("middle", 8, 512, Difficulty(9, 14, 3)),
+    Grade("long", 4, 1024, Difficulty(12, 26, 3)),
+)
+# Shares of the grades by training progress; easy episodes stay in the mix, since dropping them lost what was learnt.
+SCHEDULE = (
+    (0.00, (1.0, 0.0, 0.0, 0.0)),
+    (0.10, (0.7, 0.3, 0.0, 0.0)),
+    (0.25, (0.2, 0.8, 0.0, 0.0)),
+    (0.50, (0.1, 0.5, 0.4, 0.0)),
+    (0.70, (0.05, 0.4, 0.3, 0.25)),
+    (1.01, (0.05, 0.4, 0.25, 0.3)),
+)
+
+
+def shares(progress: float) -> tuple[float, ...]:
+    """Shares of the grades at `progress` in [0, 1], linear between the points of SCHEDULE."""
+    for (start, low), (end, high) in itertools.pairwise(SCHEDULE):
+        if start <= progress < end:
+            t = (progress - start) / (end - start)
+            return tuple(a + t * (b - a) for a, b in zip(low, high, strict=True))
+    return SCHEDULE[-1][1]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets (rows, tokens) and the weight of each target."""
+
+    inputs: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+
+def encode(tokenizer: Tokenizer, seed: int, size: Difficulty) -> tuple[list[int], list[float]]:
+    """Token ids of one episode and the weight of each as a target."""
+    tokens: list[int] = []
+    weights: list[float] = []
+    for part in render(make_episode(seed, size), random.Random(seed + 1)):
+        ids = tokenizer.encode(part.text).ids
+        tokens += ids
+        weights += [1.0 if part.kind else SMALL_TALK if part.spoken else PROMPT] * len(ids)
+    return tokens, weights
+
+
+def make_batch(tokenizer: Tokenizer, grade: Grade, seed: int) -> Batch:
+    """A batch of the grade; rows shorter than its length are filled with weight 0."""
+    end = tokenizer.token_to_id("<|endoftext|>")
+    inputs = np.full((grade.rows, grade.tokens), end, np.int64)
+    targets, weights = inputs.copy(), np.zeros(inputs.shape, np.float32)
+    for row in range(grade.rows):
+        tokens, weight = encode(tokenizer, seed * 1000 + row, grade.size)
+        tokens, weight = tokens[: grade.tokens + 1], weight[: grade.tokens + 1]
+        n = len(tokens) - 1
+        inputs[row, :n], targets[row, :n], weights[row, :n] = tokens[:-1], tokens[1:], weight[1:]
+    return Batch(inputs, targets, weights)

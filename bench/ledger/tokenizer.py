@@ -1,0 +1,55 @@
+"""The embedded model's byte-level BPE: 1,024 tokens, Qwen's split pattern and special tokens, trained on episodes."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from bench.ledger.episodes import Difficulty, make_episode, render
+from bench.ledger.words import counter_names
+
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
+# Qwen's published pre-tokenizer; llama.cpp knows it as `qwen35`.
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def corpus(episodes: int = 4000) -> Iterator[str]:
+    """Names first, with and without the space before, so that each becomes one token; then episodes."""
+    for name in counter_names():
+        yield f"{name}\n {name} {name}\n{name}\n" * 90
+    for seed in range(episodes):
+        text = "".join(part.text for part in render(make_episode(seed, Difficulty(12, 14)), random.Random(seed)))
+        for token in SPECIAL:
+            text = text.replace(token, "")
+        yield text
+
+
+def train_tokenizer(path: Path, vocabulary: int = 1024) -> Tokenizer:
+    """Trains and writes the tokenizer; the same seed gives the same file."""
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        min_frequency=2,
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.save(str(path))
+    return tokenizer
