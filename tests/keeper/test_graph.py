@@ -96,7 +96,7 @@ def test_reuse_of_an_older_result_is_a_recall_that_leaves_the_chain_alone() -> N
     graph = build(messages)
     assert relations(messages, 4) == {2: Relation.THREAD, 3: Relation.PRESENT, 1: Relation.RECALL}
     assert graph.critical_chain() == (4, 3, 2, 1, 0)
-    assert graph.chain_scores()[4] == 3
+    assert graph.chain_scores()[4] == 2
 
 
 def test_an_identical_later_call_supersedes_whatever_the_order_of_its_keys() -> None:
