@@ -66,7 +66,7 @@ def test_boundary_2_a_late_fact_that_a_later_step_reuses_is_in_the_excerpt() -> 
 
 
 def test_boundary_2_a_late_fact_that_nobody_reused_in_the_same_words_is_lost_and_the_cut_shows() -> None:
-    filler = "".join(f"entry number {i} is called name-{i:05d}\n" for i in range(200))
+    filler = "".join(f"name-{i:05d} label-{i:05d}\n" for i in range(200))
     messages = [
         reading("a", "report.txt"),
         result("a", f"{filler}the marker is LATE-MARKER-9\n{filler}"),
