@@ -5,7 +5,10 @@ business (eviction.py). Positions are counts of tokens before the checkpoint and
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kvcache.adaptive import Curve
+from kvcache.thinning import SPREAD, spread, thin
 
 Mark = tuple[int, str, bool]
 """(position in tokens, kind, pinned): a place after which a later prompt is likely to differ."""
@@ -22,6 +25,8 @@ class PlacementFacts:
     `length`: tokens of the prompt. `start`: tokens already resident, where reading goes on. `grid`: tokens; positions are
     multiples of it. `interval`: tokens between regular checkpoints, 0 for none. `anchors`: in any order, off the grid or
     beyond the prompt as they come. `branches`: positions where earlier prompts left this one's chain, as far as known.
+    For `adaptive`: `curve` is what watch.Watch.note returned for this prompt, `kept` are the stored checkpoints on its
+    chain, and `limit` is how many checkpoints of one conversation are worth their bytes; without a curve it is `anchors`.
     """
 
     length: int
@@ -30,6 +35,9 @@ class PlacementFacts:
     interval: int
     anchors: tuple[Mark, ...] = ()
     branches: tuple[int, ...] = ()
+    curve: Curve | None = field(default=None, compare=False)
+    kept: tuple[int, ...] = ()
+    limit: int = 16
 
 
 class UnknownPolicy(ValueError):
@@ -49,13 +57,10 @@ def last_position(facts: PlacementFacts) -> int:
 def positions(policy: str, facts: PlacementFacts) -> tuple[int, ...]:
     """Checkpoint positions by the named policy: grid multiples in (start, length - 1], ascending, no duplicates.
 
-    Raises UnknownPolicy. The default policy of the server is DEFAULT.
+    Names joined by + are united. Raises UnknownPolicy. The default policy of the server is DEFAULT.
     """
-    try:
-        place = POLICIES[policy]
-    except KeyError:
-        raise UnknownPolicy(policy, POLICIES) from None
-    rounded = {_floor(position, facts.grid) for position in place(facts)}
+    places = [_policy(name) for name in policy.split("+")]
+    rounded = {_floor(position, facts.grid) for place in places for position in place(facts)}
     return tuple(sorted(p for p in rounded if facts.start < p < facts.length))
 
 
@@ -71,6 +76,13 @@ def derive_interval(budget_bytes: int, checkpoint_bytes: int, n_ctx: int, grid: 
     while interval < coarsest and 2 * checkpoint_bytes * (n_ctx // interval) > budget_bytes:
         interval = min(2 * interval, coarsest)
     return interval
+
+
+def _policy(name: str) -> "Place":
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise UnknownPolicy(name, POLICIES) from None
 
 
 def _none(_: PlacementFacts) -> Iterable[int]:
@@ -91,6 +103,16 @@ def _turn_ends(facts: PlacementFacts) -> Iterable[int]:
 def _end_offset(facts: PlacementFacts) -> Iterable[int]:
     """The end and 512 tokens before it: llama-server's two points near the prompt's end."""
     return (last_position(facts), max(0, last_position(facts) - END_OFFSET))
+
+
+def _before_end(facts: PlacementFacts) -> Iterable[int]:
+    """One grid step before the end, where most prompts of real agents leave the one before (docs/benchmarks.md)."""
+    return (last_position(facts) - facts.grid,)
+
+
+def _branches(facts: PlacementFacts) -> Iterable[int]:
+    """Where earlier prompts left this chain: the branch points of Marconi (MLSys 2025), found by reading across them."""
+    return facts.branches
 
 
 def _interval(facts: PlacementFacts) -> Iterable[int]:
@@ -115,6 +137,20 @@ def _geometric(facts: PlacementFacts) -> Iterable[int]:
     return [end - d for d in distances]
 
 
+def _adaptive(facts: PlacementFacts) -> Iterable[int]:
+    """`anchors`, and the positions that the learned curve makes worth keeping beside those that are kept already.
+
+    Source: adaptive.Rollbacks and thinning.thin; what it saves on real traces is in docs/benchmarks.md.
+    """
+    if facts.curve is None:
+        return _anchors(facts)
+    first, last = facts.start // facts.grid, last_position(facts) // facts.grid
+    offered = spread(facts.curve, first, last, max(SPREAD, 4 * facts.limit))
+    kept = [position // facts.grid for position in facts.kept]
+    worth = thin(facts.curve, {*kept, *offered}, facts.limit)
+    return (*(step * facts.grid for step in worth), *_anchors(facts))
+
+
 def _grid(facts: PlacementFacts) -> Iterable[int]:
     """Every grid multiple: the most that any placement can give, the reference for the others."""
     return range(facts.grid, facts.length, facts.grid)
@@ -128,14 +164,18 @@ def _ceil(position: int, grid: int) -> int:
     return -(-position // grid) * grid
 
 
-POLICIES: dict[str, Callable[[PlacementFacts], Iterable[int]]] = {
+Place = Callable[[PlacementFacts], Iterable[int]]
+POLICIES: dict[str, Place] = {
     "none": _none,
     "newest": _newest,
     "turn-ends": _turn_ends,
     "end-512": _end_offset,
+    "before-end": _before_end,
+    "branches": _branches,
     "interval": _interval,
     "anchors": _anchors,
     "geometric": _geometric,
+    "adaptive": _adaptive,
     "grid": _grid,
 }
 DEFAULT = "anchors"

@@ -61,7 +61,7 @@ def test_turn_ends_ignore_anchors_that_are_no_turn() -> None:
 
 
 def test_an_unknown_policy_names_those_that_exist() -> None:
-    with pytest.raises(UnknownPolicy, match="anchors, end-512") as caught:
+    with pytest.raises(UnknownPolicy, match="adaptive, anchors") as caught:
         positions("magic", facts(100))
     assert caught.value.name == "magic"
 

@@ -1,0 +1,169 @@
+"""A trace of chained ids run against placement x eviction x budget, with no model: the policies are those that serve.
+
+Attention KV is assumed kept and a block without a checkpoint at its end is no hit, as on a hybrid model. Counts are tokens
+where a name says so and grid steps elsewhere. Memory is bounded: what is remembered of ids and conversations has a limit.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from kvcache.adaptive import Curve, Rollbacks
+from kvcache.kept import Kept
+from kvcache.placement import PlacementFacts, positions
+from kvcache.watch import Ids, Watch, common_steps
+
+KNOWN_IDS = 4_000_000
+CONVERSATIONS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request of a trace. `ids[i]` names the tokens [0, (i+1)*grid): whole grid steps only, unique in the whole trace.
+
+    `marks`: anchors as (kind, position in tokens). `time`: seconds, ascending. `generated`: tokens of the answer.
+    """
+
+    conversation: str
+    length: int
+    ids: Ids
+    time: float = 0.0
+    generated: int = 0
+    marks: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one turn cost, in tokens. `known`: leading tokens that an infinite cache would hold (the ceiling)."""
+
+    length: int
+    known: int
+    resumed: int
+    rollback: int | None  # tokens between the end of the conversation's last prompt and where this one left it; None: first
+
+    @property
+    def reread(self) -> int:
+        """Extra tokens decoded although an earlier turn had decoded them."""
+        return self.known - self.resumed
+
+    @property
+    def unavoidable(self) -> int:
+        """Tokens that no cache could have saved."""
+        return self.length - self.known
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`keep`: checkpoints a conversation may hold. `evict`: a thinning rule, `exact` or an eviction order by name."""
+
+    placement: str
+    evict: str
+    keep: int
+    grid: int
+    interval: int = 0
+
+    @property
+    def learns(self) -> bool:
+        return not {"adaptive", "exact"}.isdisjoint({*self.placement.split("+"), self.evict})
+
+
+class Known:
+    """Which ids were ever seen: an infinite cache's content, of the last KNOWN_IDS ids at least. Two generations, so that
+    the memory is bounded and the ids of one chain leave together."""
+
+    def __init__(self, limit: int = KNOWN_IDS) -> None:
+        self._limit = limit
+        self._new: set[Hashable] = set()
+        self._old: set[Hashable] = set()
+
+    @property
+    def size(self) -> int:
+        return len(self._new) + len(self._old)
+
+    def __call__(self, ids: Ids) -> int:
+        """Leading ids known before this call; afterwards all are."""
+        fresh = bisect_left(range(len(ids)), True, key=lambda i: ids[i] not in self._new)
+        known = bisect_left(range(fresh, len(ids)), True, key=lambda i: ids[i] not in self._old) + fresh if self._old else fresh
+        self._new.update(ids[fresh:])
+        if len(self._new) > self._limit:
+            self._old, self._new = self._new, set()
+        return known
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """What the simulator holds of a conversation: its last chain, where its prompts ended and branched, its checkpoints."""
+
+    kept: Kept
+    ids: Ids = ()
+    length: int = 0
+    branches: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+
+
+class Simulator:
+    """Replays turns one conversation's checkpoints at a time, `policy.keep` of them each."""
+
+    def __init__(self, policy: Policy, rollbacks: Rollbacks | None = None, known: Known | None = None) -> None:
+        """Raises UnknownPolicy."""
+        Kept(policy.evict, policy.keep)
+        positions(policy.placement, PlacementFacts(1, 0, policy.grid, 0))
+        self.policy = policy
+        self._known = known or Known()
+        self._watch = Watch(policy.grid, rollbacks or Rollbacks())
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self._now = 0
+
+    @property
+    def held(self) -> int:
+        """Checkpoints held now, over all conversations."""
+        return sum(len(conversation.kept.points) for conversation in self._conversations.values())
+
+    def turn(self, turn: Turn) -> Outcome:
+        """Serves one request and keeps what the policy wants of it."""
+        self._now += 1
+        grid = self.policy.grid
+        known = self._known(turn.ids)
+        conversation = self._conversation(turn.conversation)
+        rollback = self._follow(conversation, turn)
+        usable = min(known, (turn.length - 1) // grid)
+        resumed = conversation.kept.resume(turn.ids, usable, self._now)
+        curve = self._watch.note(turn.ids, turn.length, turn.marks) if self.policy.learns else None
+        placed = self._positions(conversation, turn, resumed, curve)
+        conversation.kept.add(turn.ids, placed, self._now, curve)
+        return Outcome(turn.length, known * grid, resumed * grid, rollback)
+
+    def _conversation(self, name: str) -> _Conversation:
+        if name not in self._conversations:
+            self._conversations[name] = _Conversation(Kept(self.policy.evict, self.policy.keep))
+        self._conversations.move_to_end(name)
+        if len(self._conversations) > CONVERSATIONS:
+            self._conversations.popitem(last=False)
+        return self._conversations[name]
+
+    def _follow(self, conversation: _Conversation, turn: Turn) -> int | None:
+        """Notes where this prompt left the conversation's last one; returns the distance from its end in tokens."""
+        grid, last = self.policy.grid, conversation
+        common = common_steps(last.ids, turn.ids)
+        rollback = (len(last.ids) - common) * grid if last.length else None
+        if rollback:
+            last.branches = (*(b for b in last.branches if b < common * grid), common * grid)
+        last.ends = tuple(end for end in (*last.ends, last.length) if 0 < end < (common + 1) * grid)
+        last.ids, last.length = turn.ids, turn.length
+        return rollback
+
+    def _positions(self, conversation: _Conversation, turn: Turn, resumed: int, curve: Curve | None) -> list[int]:
+        grid, policy = self.policy.grid, self.policy
+        facts = PlacementFacts(
+            length=turn.length,
+            start=resumed * grid,
+            grid=grid,
+            interval=policy.interval,
+            anchors=(*((p, kind, False) for kind, p in turn.marks), *((end, "user_end", False) for end in conversation.ends)),
+            branches=conversation.branches,
+            curve=curve,
+            kept=tuple(step * grid for step in conversation.kept.on(turn.ids)) if policy.learns else (),
+            limit=policy.keep,
+        )
+        return [position // grid for position in positions(policy.placement, facts)]

@@ -1,0 +1,126 @@
+"""Which checkpoint positions to keep, given how likely each return is: pure functions over a curve (adaptive.Rollbacks.density).
+
+All positions are in grid steps. A return that has i steps in common resumes at the deepest kept position p <= i and reads
+i - p steps again, so a set of positions costs sum_i curve[i] * (i - p(i)), and losing one costs its loss below.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+Curve = NDArray[np.float64]
+SPREAD = 64
+
+
+def chances(curve: Curve, positions: Sequence[int]) -> list[float]:
+    """For each of the ascending positions: the probability that a return resumes exactly there, not at a deeper one."""
+    below = np.concatenate([[0.0], np.cumsum(curve)])
+    ends = [*positions[1:], len(curve)]
+    return [float(below[end] - below[start]) for start, end in zip(positions, ends, strict=True)]
+
+
+def expected(curve: Curve, positions: Sequence[int]) -> float:
+    """Expected steps read again with these ascending positions (0 is always one)."""
+    kept = np.array([0, *positions])
+    steps = np.arange(len(curve))
+    return float((curve * (steps - kept[np.searchsorted(kept, steps, side="right") - 1])).sum())
+
+
+def thin(curve: Curve, positions: Iterable[int], keep: int) -> tuple[int, ...]:
+    """At most `keep` of the positions, dropped one by one, each time the one that adds the fewest expected steps.
+
+    loss(p) = P(a return lands in [p, next kept)) * (p - kept before it). Greedy; optimum.best is exact and within 2 % of it
+    on the traces (docs/benchmarks.md), at a tenth of the time.
+    """
+    chain = _Chain(curve, sorted(set(positions)))
+    while len(chain) > keep:
+        chain.drop_cheapest()
+    return chain.positions()
+
+
+def spread(curve: Curve, start: int, end: int, count: int) -> tuple[int, ...]:
+    """About `count` positions in (start, end] worth offering to `thin`: quantiles of sqrt(curve), the likeliest ones, the end.
+
+    Gaps proportional to curve^(-1/2) are the optimum for many positions (high-resolution quantiser, shared/facts/placement.md,
+    checked in tests); the likeliest steps are added because few positions are not many.
+    """
+    if end <= start:
+        return ()
+    if end - start <= count:
+        return tuple(range(start + 1, end + 1))
+    part = curve[start + 1 : end + 1]
+    rising = np.cumsum(np.sqrt(part))
+    levels = np.searchsorted(rising, rising[-1] * np.arange(1, count // 2 + 1) / (count // 2 + 1))
+    likely = np.argpartition(part, -(count // 2))[-(count // 2) :]
+    return tuple(int(p) for p in np.unique(np.concatenate([levels, likely, [end - start - 1]])) + start + 1)
+
+
+class _Chain:
+    """Kept positions as a linked list with a heap of losses; a loss only grows while others leave, so stale ones are renewed."""
+
+    def __init__(self, curve: Curve, positions: list[int]) -> None:
+        self._mass = np.concatenate([[0.0], np.cumsum(curve)]).tolist()
+        ends = [0, *positions, len(curve)]
+        self._before = dict(zip(positions, ends, strict=False))
+        self._after = dict(zip(positions, ends[2:], strict=True))
+        self._heap = [(self._loss(p), p) for p in positions]
+        heapify(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._before)
+
+    def positions(self) -> tuple[int, ...]:
+        return tuple(sorted(self._before))
+
+    def drop_cheapest(self) -> None:
+        while True:
+            loss, position = heappop(self._heap)
+            if position not in self._before:
+                continue
+            now = self._loss(position)
+            if now <= loss:
+                return self._drop(position)
+            heappush(self._heap, (now, position))
+
+    def _loss(self, position: int) -> float:
+        chance: float = self._mass[self._after[position]] - self._mass[position]
+        return chance * (position - self._before[position])
+
+    def _drop(self, position: int) -> None:
+        before, after = self._before.pop(position), self._after.pop(position)
+        if before in self._after:
+            self._after[before] = after
+        if after in self._before:
+            self._before[after] = before
+
+
+def _newest(_: Curve, positions: Sequence[int], keep: int) -> tuple[int, ...]:
+    """The deepest ones."""
+    return tuple(sorted(positions)[-keep:]) if keep else ()
+
+
+def _uniform(_: Curve, positions: Sequence[int], keep: int) -> tuple[int, ...]:
+    """Equal gaps over what there is: the optimum for a uniform return (elementary)."""
+    return _nearest(positions, [max(positions, default=0) * i / keep for i in range(1, keep + 1)], keep)
+
+
+def _geometric(_: Curve, positions: Sequence[int], keep: int) -> tuple[int, ...]:
+    """Distances from the end that grow by one ratio: a return over d steps reads at most a fixed share of d again."""
+    end = max(positions, default=0)
+    ratio = (end + 1) ** (1 / max(keep, 1))
+    return _nearest(positions, [end + 1 - ratio**i for i in range(keep)], keep)
+
+
+def _nearest(positions: Sequence[int], targets: Sequence[float], keep: int) -> tuple[int, ...]:
+    """For each target the nearest position not taken yet; so never fewer than can be kept."""
+    free = set(positions)
+    for target in targets[: min(keep, len(free))]:
+        free.discard(min(free, key=lambda p: (abs(p - target), p)))
+    return tuple(sorted(set(positions) - free))
+
+
+Thinner = Callable[[Curve, Sequence[int], int], tuple[int, ...]]
+THINNERS: dict[str, Thinner] = {"adaptive": thin, "newest": _newest, "uniform": _uniform, "geometric": _geometric}
+"""By name: (curve, positions, how many to keep) -> ascending positions kept. `optimum.best` is the exact one."""

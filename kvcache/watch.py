@@ -1,0 +1,74 @@
+"""Follows conversations by their chain ids and tells the learner where each new prompt left the one before it.
+
+A conversation is a chain of blocks, not a name: a client that gives none is followed as well, and a new conversation that
+starts with another's system text is a return to that place, which is what the checkpoint there is kept for.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+
+from kvcache.adaptive import Curve, Rollbacks, Shape, shape_of
+
+TURN, BRANCH = "turn", "branch"
+Ids = Sequence[Hashable]
+
+
+def common_steps(one: Ids, other: Ids) -> int:
+    """Leading ids that two chains share. Ids are chained, so the first difference can be found by halving."""
+    return bisect_left(range(min(len(one), len(other))), True, key=lambda i: one[i] != other[i])
+
+
+class _Chain:
+    """What was last seen of one conversation: its ids, where its prompts ended, and where it was branched."""
+
+    def __init__(self, ids: Ids, turns: tuple[int, ...], branches: tuple[int, ...], shape: Shape) -> None:
+        self.ids, self.turns, self.branches, self.shape = ids, turns, branches, shape
+
+
+class Watch:
+    """Remembers the last `conversations` chains. Not thread-safe."""
+
+    def __init__(self, grid: int, rollbacks: Rollbacks, conversations: int = 256) -> None:
+        self.rollbacks = rollbacks
+        self._grid = grid
+        self._limit = conversations
+        self._chains: OrderedDict[int, _Chain] = OrderedDict()
+        self._owner: dict[Hashable, int] = {}
+        self._next = 0
+
+    def note(self, ids: Ids, length: int, marks: Iterable[tuple[str, int]] = ()) -> Curve:
+        """A prompt of `length` tokens with the chain ids `ids` (one a whole grid step) starts; returns the density of where
+        the prompt after it will leave it, index = grid steps in common. `marks`: anchors as (kind, position in tokens)."""
+        known = bisect_left(range(len(ids)), True, key=lambda i: ids[i] not in self._owner)
+        number = self._owner[ids[known - 1]] if known else self._next
+        before = self._chains.get(number)
+        turns: tuple[int, ...] = ()
+        branches: tuple[int, ...] = ()
+        if before is not None:
+            self.rollbacks.observe(before.shape, known * self._grid)
+            turns = tuple(t for t in (*before.turns, before.shape.length) if t <= known * self._grid)
+            branches = before.branches
+            if known < len(before.ids):
+                branches = (*(b for b in branches if b < known * self._grid), known * self._grid)
+                number = self._next
+        placed = [*marks, *((TURN, t) for t in turns), *((BRANCH, b) for b in branches)]
+        shape = shape_of(length, self._grid, placed)
+        self._remember(number, _Chain(ids, turns, branches, shape), 0 if number == self._next else known)
+        return self.rollbacks.density(shape)
+
+    def _remember(self, number: int, chain: _Chain, owned: int) -> None:
+        self._next = max(self._next, number + 1)
+        self._chains[number] = chain
+        self._chains.move_to_end(number)
+        self._owner.update(dict.fromkeys(chain.ids[owned:], number))
+        if len(self._chains) > self._limit:
+            self._forget(*self._chains.popitem(last=False))
+
+    def _forget(self, number: int, chain: _Chain) -> None:
+        """Drops a chain's ids; what another chain shares of them passes on to that one, so that known ids have no gap."""
+        heir, shared = max(((n, common_steps(chain.ids, c.ids)) for n, c in self._chains.items()), key=lambda found: found[1])
+        self._owner.update(dict.fromkeys(chain.ids[:shared], heir))
+        for id in chain.ids[shared:]:
+            if self._owner.get(id) == number:
+                del self._owner[id]

@@ -1,0 +1,120 @@
+"""The simulator: what counts as a hit, as re-reading, and what its memory is bounded by."""
+
+import random
+
+import pytest
+
+from kvcache.adaptive import Rollbacks
+from kvcache.eviction import POLICIES as ORDERS
+from kvcache.kept import RULES
+from kvcache.placement import UnknownPolicy
+from kvcache.simulate import Known, Outcome, Policy, Simulator, Turn
+from kvcache.thinning import THINNERS
+
+GRID = 64
+
+
+def prompt(*steps: int, rest: int = 1, conversation: str = "a") -> Turn:
+    """A prompt whose grid steps are named by numbers; ids are chained, so each is the whole path."""
+    ids = [tuple(steps[: i + 1]) for i in range(len(steps))]
+    return Turn(conversation, len(steps) * GRID + rest, ids)
+
+
+def replay(policy: Policy, turns: list[Turn]) -> list[Outcome]:
+    simulator = Simulator(policy)
+    return [simulator.turn(turn) for turn in turns]
+
+
+def test_an_append_is_known_up_to_the_last_prompt_and_resumes_there_with_one_checkpoint() -> None:
+    first, second = replay(Policy("newest", "newest", 1, GRID), [prompt(1, 2, 3), prompt(1, 2, 3, 4, 5)])
+    assert first == Outcome(193, 0, 0, None)
+    assert second == Outcome(321, 192, 192, 0)
+    assert second.reread == 0 and second.unavoidable == 129
+
+
+def test_a_known_block_without_a_checkpoint_at_its_end_is_no_hit() -> None:
+    turns = [prompt(1, 2, 3, 4), prompt(1, 2, 9)]
+    assert replay(Policy("newest", "newest", 4, GRID), turns)[1] == Outcome(193, 128, 0, 128)
+    assert replay(Policy("grid", "newest", 4, GRID), turns)[1] == Outcome(193, 128, 128, 128)
+
+
+def test_a_prompt_that_ends_on_the_grid_never_resumes_after_its_last_token() -> None:
+    turns = [prompt(1, 2, 3), prompt(1, 2, 3, rest=0)]
+    assert replay(Policy("grid", "newest", 9, GRID), turns)[1].resumed == 128
+
+
+def test_conversations_do_not_share_checkpoints_but_the_ceiling_knows_every_block() -> None:
+    turns = [prompt(1, 2), prompt(1, 2, conversation="b")]
+    assert replay(Policy("grid", "newest", 9, GRID), turns)[1] == Outcome(129, 128, 0, None)
+
+
+def test_the_count_bounds_what_a_conversation_holds_whatever_the_policy() -> None:
+    for evict in sorted({*RULES, *ORDERS}):
+        simulator = Simulator(Policy("grid", evict, 3, GRID))
+        for turn in (prompt(*range(20)), prompt(*range(5), 77, 78), prompt(*range(20), 21)):
+            simulator.turn(turn)
+            assert simulator.held == 3, evict
+
+
+def test_an_abandoned_branch_is_resumed_when_there_was_room_to_keep_it() -> None:
+    turns = [prompt(1, 2, 3, 4), prompt(1, 2, 7, 8), prompt(1, 2, 3, 4, 5)]
+    roomy = replay(Policy("newest", "newest", 4, GRID), turns)
+    assert roomy[2].resumed == 4 * GRID
+    assert replay(Policy("newest", "newest", 1, GRID), turns)[2].resumed == 0
+
+
+def edited(seed: int, requests: int = 120) -> list[Turn]:
+    """A conversation that mostly appends, sometimes changes its last step, sometimes goes back to the end of its head."""
+    rng = random.Random(seed)
+    path = list(range(60))
+    turns = []
+    for number in range(requests):
+        draw = rng.random()
+        if draw < 0.3:
+            path = path[:-1]
+        elif draw < 0.36:
+            path = path[: 40 + rng.randrange(3)]
+        path = [*path, *(1000 * number + i for i in range(rng.randrange(1, 12)))]
+        turns.append(prompt(*path))
+    return turns
+
+
+def cost(policy: Policy, turns: list[Turn], rollbacks: Rollbacks | None = None) -> int:
+    simulator = Simulator(policy, rollbacks)
+    return sum(simulator.turn(turn).reread for turn in turns)
+
+
+def test_the_adaptive_policy_beats_every_fixed_rule_on_bimodal_rollbacks_it_was_not_tuned_on() -> None:
+    turns = edited(1, 400)
+    fixed = sorted(set(THINNERS) - {"adaptive"} | {"lru"})
+    others = [cost(Policy("interval+newest+before-end+branches", evict, 6, GRID, 1024), turns) for evict in fixed]
+    assert cost(Policy("adaptive", "adaptive", 6, GRID), turns) < 0.5 * min(others)
+
+
+def test_what_was_learned_on_one_conversation_helps_on_another() -> None:
+    learned = Rollbacks()
+    cost(Policy("adaptive", "adaptive", 4, GRID), edited(2, 300), learned)
+    fresh = cost(Policy("adaptive", "adaptive", 4, GRID), edited(3, 60))
+    assert cost(Policy("adaptive", "adaptive", 4, GRID), edited(3, 60), learned) <= fresh
+
+
+def test_a_replay_gives_the_same_outcomes_every_time() -> None:
+    policy = Policy("adaptive", "adaptive", 8, GRID)
+    assert replay(policy, edited(5)) == replay(policy, edited(5))
+
+
+def test_known_ids_are_bounded_and_the_recent_ones_stay_known() -> None:
+    known = Known(limit=100)
+    for number in range(50):
+        ids = [(number, i) for i in range(20)]
+        assert known(ids) == 0
+        assert known(ids) == 20
+        assert known.size <= 240
+    assert known([(0, i) for i in range(20)]) == 0
+
+
+def test_an_unknown_policy_is_named_before_anything_is_replayed() -> None:
+    with pytest.raises(UnknownPolicy):
+        Simulator(Policy("magic", "lru", 4, GRID))
+    with pytest.raises(UnknownPolicy):
+        Simulator(Policy("newest", "magic", 4, GRID))
