@@ -5,8 +5,8 @@ The order of calls (facts: shared/facts/llama-state.md; held by tests/engine/tes
   partial part is the *trailer*, what an empty sequence writes there: so it loads with one call and no copy of ours.
 - save_block: share the cells with the scratch sequence, empty its partial part (else 20 MB of recurrent state would be copied for
   each 0.8 MB block), get, drop the scratch sequence.
-- load_block: set into the scratch sequence and share the cells with the slot. Set drops what the scratch sequence held, so between
-  two loads it is left as it is (each drop walks over all cells, 10 us at 16K) and dropped before anything else is done.
+- load_block: set into the scratch sequence and share the cells with the slot. Set drops what the scratch sequence held, so it
+  is dropped only before something else is done (each drop walks over all cells: 10 us at 16K).
 - load_checkpoint: set with PARTIAL_ONLY, then seq_rm; in the other order llama.cpp refuses and nothing changes.
 
 Where cells lie decides the last bits of the logits (attention sums in cell order). With one slot in use the cells are always

@@ -44,6 +44,9 @@ class Backend:
 
     def _log(self, level: int, text: bytes, _: ctypes.c_void_p) -> None:
         """Called by llama.cpp from any thread; level CONT goes on with the line before it."""
+        if level < _WARN:  # several of these come with every state that is loaded: no lock for them
+            self._level = level
+            return
         with self._lock:
             fresh = level != _CONT
             self._level = level if fresh else self._level

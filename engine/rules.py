@@ -32,19 +32,26 @@ class SlotRules:
         return self._at(slot).ready
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        _demand(0 < sum(len(run.tokens) for run in runs) <= self._n_batch, f"a batch takes 1 to {self._n_batch} tokens")
-        _demand(len({run.slot for run in runs}) == len(runs), "a slot appears twice in a batch")
+        if not 0 < sum(len(run.tokens) for run in runs) <= self._n_batch:
+            raise ContextMisuse(f"a batch takes 1 to {self._n_batch} tokens")
+        if len({run.slot for run in runs}) != len(runs):
+            raise ContextMisuse("a slot appears twice in a batch")
         for run in runs:
             self._check_run(run)
 
     def _check_run(self, run: Run) -> None:
         state = self._at(run.slot)
-        _demand(bool(run.tokens), f"an empty run for slot {run.slot}")
-        _demand(state.ready, f"slot {run.slot} has no partial state: load a checkpoint first")
-        _demand(run.start == state.length, f"run starts at {run.start}, slot {run.slot} is {state.length} long")
+        if not run.tokens:
+            raise ContextMisuse(f"an empty run for slot {run.slot}")
+        if not state.ready:
+            raise ContextMisuse(f"slot {run.slot} has no partial state: load a checkpoint first")
+        if run.start != state.length:
+            raise ContextMisuse(f"run starts at {run.start}, slot {run.slot} is {state.length} long")
         end = run.start + len(run.tokens)
-        _demand(end <= self._n_ctx, f"slot {run.slot} would hold {end} tokens of {self._n_ctx}")
-        _demand(min(run.tokens) >= 0 and max(run.tokens) < self._n_vocab, f"a token is outside [0, {self._n_vocab})")
+        if end > self._n_ctx:
+            raise ContextMisuse(f"slot {run.slot} would hold {end} tokens of {self._n_ctx}")
+        if min(run.tokens) < 0 or max(run.tokens) >= self._n_vocab:
+            raise ContextMisuse(f"a token is outside [0, {self._n_vocab})")
 
     def decoded(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -61,34 +68,39 @@ class SlotRules:
         self._at(slot).ready = False
 
     def check_logits(self, run: int) -> None:
-        _demand(0 <= run < len(self._outputs) and self._outputs[run], f"run {run} of the last decode has no logits")
+        if not (0 <= run < len(self._outputs) and self._outputs[run]):
+            raise ContextMisuse(f"run {run} of the last decode has no logits")
 
     def check_save_block(self, slot: int, start: int, end: int) -> None:
-        _demand(
-            0 <= start < end <= self.length(slot), f"[{start}, {end}) is not in slot {slot}, which is {self.length(slot)} long"
-        )
+        if not 0 <= start < end <= self.length(slot):
+            raise ContextMisuse(f"[{start}, {end}) is not in slot {slot}, which is {self.length(slot)} long")
 
     def check_save_checkpoint(self, slot: int) -> None:
         self._check_has_checkpoints()
         state = self._at(slot)
-        _demand(state.ready and state.length > 0, f"slot {slot} has no partial state to save")
+        if not state.ready or state.length == 0:
+            raise ContextMisuse(f"slot {slot} has no partial state to save")
 
     def check_load_block(self, slot: int, start: int, end: int) -> None:
-        _demand(start == self.length(slot), f"block starts at {start}, slot {slot} is {self.length(slot)} long")
-        _demand(start < end <= self._n_ctx, f"block [{start}, {end}) is empty or beyond the {self._n_ctx} tokens of a slot")
+        if start != self._at(slot).length:
+            raise ContextMisuse(f"block starts at {start}, slot {slot} is {self.length(slot)} long")
+        if not start < end <= self._n_ctx:
+            raise ContextMisuse(f"block [{start}, {end}) is empty or beyond the {self._n_ctx} tokens of a slot")
 
     def loaded_block(self, slot: int, end: int) -> None:
         self._set(slot, end, self.kind is StateKind.ATTENTION)
 
     def check_load_checkpoint(self, slot: int, position: int) -> None:
         self._check_has_checkpoints()
-        _demand(0 < position <= self.length(slot), f"position {position} is not in slot {slot}, {self.length(slot)} long")
+        if not 0 < position <= self.length(slot):
+            raise ContextMisuse(f"position {position} is not in slot {slot}, {self.length(slot)} long")
 
     def loaded_checkpoint(self, slot: int, position: int) -> None:
         self._set(slot, position, True)
 
     def check_cut(self, slot: int, position: int) -> None:
-        _demand(0 <= position <= self.length(slot), f"cannot cut slot {slot}, {self.length(slot)} long, at {position}")
+        if not 0 <= position <= self.length(slot):
+            raise ContextMisuse(f"cannot cut slot {slot}, {self.length(slot)} long, at {position}")
 
     def was_cut(self, slot: int, position: int) -> None:
         self._set(slot, position, self.ready(slot) or position == 0)
@@ -97,8 +109,10 @@ class SlotRules:
         self._set(slot, position, position == 0 or self.kind is StateKind.ATTENTION)
 
     def check_fork(self, source: int, target: int, end: int) -> None:
-        _demand(source != target and self.length(target) == 0, f"fork needs a cleared slot, {target} is not")
-        _demand(0 < end <= self.length(source), f"slot {source} is {self.length(source)} long, not {end}")
+        if source == target or self.length(target) > 0:
+            raise ContextMisuse(f"fork needs a cleared slot, {target} is not")
+        if not 0 < end <= self.length(source):
+            raise ContextMisuse(f"slot {source} is {self.length(source)} long, not {end}")
 
     def forked(self, source: int, target: int, end: int) -> None:
         whole = self.ready(source) and end == self.length(source)
@@ -111,17 +125,14 @@ class SlotRules:
         return all(state.length == 0 for state in self._slots)
 
     def _check_has_checkpoints(self) -> None:
-        _demand(self.kind is not StateKind.ATTENTION, "an attention-only model has no checkpoints")
+        if self.kind is StateKind.ATTENTION:
+            raise ContextMisuse("an attention-only model has no checkpoints")
 
     def _set(self, slot: int, length: int, ready: bool) -> None:
         state = self._at(slot)
         state.length, state.ready = length, ready
 
     def _at(self, slot: int) -> _Slot:
-        _demand(0 <= slot < len(self._slots), f"slot {slot} is outside [0, {len(self._slots)})")
+        if not 0 <= slot < len(self._slots):
+            raise ContextMisuse(f"slot {slot} is outside [0, {len(self._slots)})")
         return self._slots[slot]
-
-
-def _demand(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ContextMisuse(otherwise)
