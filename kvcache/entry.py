@@ -59,6 +59,7 @@ class CheckpointRef:
     position: int
     tier: Tier
     nbytes: int
+    canonical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class BlockRef:
     end: int
     tier: Tier
     nbytes: int
+    canonical: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,3 +29,11 @@ class BadCacheConfig(CacheError):
         super().__init__(f"cache setting {name}={value!r}: {why}")
         self.name = name
         self.value = value
+
+
+class DiskTrouble(CacheError):
+    """The cache folder cannot be used now (full, read-only, locked); parking stops and serving goes on."""
+
+
+class IndexBroken(CacheError):
+    """The index cannot be read; it is set aside and rebuilt from the files' headers."""

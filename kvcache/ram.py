@@ -28,6 +28,7 @@ class _Kept:
     packed: bytes
     payload: bytes
     label: str
+    session: str
 
 
 class RamTier:
@@ -53,7 +54,7 @@ class RamTier:
         self._clock = clock
         self._kept: dict[Key, _Kept] = {}
 
-    def put_block(self, block: Block, *, dirty: bool = False) -> bool:
+    def put_block(self, block: Block, *, session: str = "") -> bool:
         """Keeps a block, replacing one of the same id; False (changing nothing of it) when it cannot fit.
 
         Its parent and the last checkpoint of its own chain are not evicted for it: without them it is worth nothing.
@@ -61,24 +62,24 @@ class RamTier:
         cost = block.nbytes + 4 * len(block.tokens) + BLOCK_OVERHEAD
         anchor = self.tree.deepest_checkpoint(block.parent)
         keep = [(EntryKind.BLOCK, block.parent)] + ([(EntryKind.CHECKPOINT, anchor)] if anchor is not None else [])
-        held = self._admit(EntryKind.BLOCK, block.id, cost, block.canonical, keep, dirty)
+        held = self._admit(EntryKind.BLOCK, block.id, cost, block.canonical, keep)
         if held is None:
             return False
         self.tree.add_block(block.id, block.parent, block.start, block.end, held)
         packed = pack_tokens(block.tokens)
-        self._kept[EntryKind.BLOCK, block.id] = _Kept(block.parent, block.start, packed, _own(block.payload), "")
+        self._kept[EntryKind.BLOCK, block.id] = _Kept(block.parent, block.start, packed, _own(block.payload), "", session)
         return True
 
     def put_checkpoint(
-        self, checkpoint: Checkpoint, *, pinned: bool = False, label: str = "", chance: float = 1.0, dirty: bool = False
+        self, checkpoint: Checkpoint, *, pinned: bool = False, label: str = "", chance: float = 1.0, session: str = ""
     ) -> bool:
         """Keeps a checkpoint, replacing one of the same id; False when it cannot fit. Its block is not evicted for it."""
         kind, cost = EntryKind.CHECKPOINT, checkpoint.nbytes + CHECKPOINT_OVERHEAD
-        held = self._admit(kind, checkpoint.id, cost, checkpoint.canonical, [(EntryKind.BLOCK, checkpoint.id)], dirty)
+        held = self._admit(kind, checkpoint.id, cost, checkpoint.canonical, [(EntryKind.BLOCK, checkpoint.id)])
         if held is None:
             return False
         held.pinned, held.chance = held.pinned or pinned, chance
-        self._kept[kind, checkpoint.id] = _Kept(b"", checkpoint.position, b"", _own(checkpoint.payload), label)
+        self._kept[kind, checkpoint.id] = _Kept(b"", checkpoint.position, b"", _own(checkpoint.payload), label, session)
         self.tree.add_checkpoint(checkpoint.id, checkpoint.position, held)
         return True
 
@@ -96,8 +97,10 @@ class RamTier:
         """The tokens of a held block. Raises EntryGone."""
         return unpack_tokens(self._find(EntryKind.BLOCK, id)[0].packed)
 
-    def label(self, kind: EntryKind, id: bytes) -> str:
-        return self._find(kind, id)[0].label
+    def notes(self, kind: EntryKind, id: bytes) -> tuple[str, str]:
+        """(label, session) of a held entry. Raises EntryGone."""
+        kept, _ = self._find(kind, id)
+        return kept.label, kept.session
 
     def used_now(self, kind: EntryKind, id: bytes) -> None:
         """Counts one load of an entry."""
@@ -106,6 +109,10 @@ class RamTier:
             self.tree.touch(kind, id, self._clock())
             self.loads += 1
             self.loaded_bytes += held.nbytes
+
+    def keys_under(self, id: bytes | None) -> tuple[Key, ...]:
+        """An entry and all that stands on it here, children first; None: everything."""
+        return tuple(self._kept) if id is None else self.tree.keys_under(id)
 
     def drop(self, kind: EntryKind, id: bytes) -> bool:
         """Forgets an entry at once; False when it was not held."""
@@ -119,13 +126,12 @@ class RamTier:
 
     def entries(self) -> tuple[EntryView, ...]:
         """One line an entry, blocks before the checkpoint that stands on them."""
-        return tuple(
-            EntryView(
-                node.id, kind, Tier.RAM, node.position, held.nbytes, held.canonical, held.pinned, held.uses, held.last_used, label
-            )
-            for kind, node, held in self.tree.all()
-            for label in [self._kept[kind, node.id].label]
-        )
+        return tuple(self._view(kind, node.id, node.position, held) for kind, node, held in self.tree.all())
+
+    def _view(self, kind: EntryKind, id: bytes, position: int, held: Held) -> EntryView:
+        kept = self._kept[kind, id]
+        flags = (held.canonical, held.pinned, held.uses, held.last_used)
+        return EntryView(id, kind, Tier.RAM, position, held.nbytes, *flags, kept.label, kept.session)
 
     def _find(self, kind: EntryKind, id: bytes) -> tuple[_Kept, Held]:
         kept, held = self._kept.get((kind, id)), self.tree.get(kind, id)
@@ -133,7 +139,7 @@ class RamTier:
             raise EntryGone(f"{kind.value} {id.hex()}")
         return kept, held
 
-    def _admit(self, kind: EntryKind, id: bytes, cost: int, canonical: bool, keep: Iterable[Key], dirty: bool) -> Held | None:
+    def _admit(self, kind: EntryKind, id: bytes, cost: int, canonical: bool, keep: Iterable[Key]) -> Held | None:
         """Makes room for `cost` bytes, the entry's old bytes counted as free; None when it does not fit."""
         old = self.tree.get(kind, id)
         spare = old.nbytes if old else 0
@@ -142,7 +148,7 @@ class RamTier:
             return None
         self.drop(kind, id)
         uses, pinned = (old.uses, old.pinned) if old else (0, False)
-        return Held(cost, canonical, self._clock(), pinned=pinned, dirty=dirty, uses=uses)
+        return Held(cost, canonical, self._clock(), pinned=pinned, uses=uses)
 
     def _make_room(self, need: int, keep: Iterable[Key]) -> bool:
         dropped = self.tree.make_room(need, self.budget, {*keep, *self.writing})

@@ -51,6 +51,7 @@ class Tree:
         self._needs_checkpoint = needs_checkpoint
         self._backed = backed
         self._heap: list[tuple[Order, int, EntryKind, bytes]] = []
+        self._is_ordered = False  # the heap is filled when room is needed for the first time
         self._ticket = count()
         self._counts = {EntryKind.BLOCK: 0, EntryKind.CHECKPOINT: 0}
 
@@ -104,10 +105,10 @@ class Tree:
         self._counts[kind] -= 1
         if kind is EntryKind.CHECKPOINT:
             node.checkpoint = None
-            self._offer(EntryKind.BLOCK, node)
+            self._inherit(node, held)
         else:
             node.block = None
-            self._leave_parent(node)
+            self._leave_parent(node, held)
         self._tidy(node)
         return held
 
@@ -135,6 +136,10 @@ class Tree:
         Entries in `keep` stay. When nothing else is left the bytes may still not fit: compare `used` afterwards.
         """
         spared, gone, aside = set(keep), [], []
+        if self.used + need > budget and not self._is_ordered:
+            self._is_ordered = True
+            for kind, node, _ in self.all():
+                self._offer(kind, node)
         while self.used + need > budget and self._heap:
             order, ticket, kind, id = heappop(self._heap)
             if not self._is_due(order, kind, id):
@@ -147,6 +152,15 @@ class Tree:
         for entry in aside:
             heappush(self._heap, entry)
         return tuple(gone)
+
+    def keys_under(self, id: bytes) -> tuple[Key, ...]:
+        """What could be held at a prefix and at all that stands on it, children first."""
+        found, waiting = [], [id]
+        while waiting:
+            at = waiting.pop()
+            found += [(EntryKind.BLOCK, at), (EntryKind.CHECKPOINT, at)]
+            waiting += self.kids(at)
+        return tuple(reversed(found))
 
     def deepest_checkpoint(self, id: bytes) -> bytes | None:
         """The last prefix at or before `id` on its chain whose checkpoint is held here."""
@@ -184,12 +198,19 @@ class Tree:
         self.used += held.nbytes
         self._counts[kind] += 1
 
-    def _leave_parent(self, node: Node) -> None:
+    def _leave_parent(self, node: Node, held: Held) -> None:
         above = self._nodes.get(node.parent) if node.parent is not None else None
         if above is not None:
             above.kids.remove(node.id)
-            self._offer(EntryKind.BLOCK, above)
+            self._inherit(above, held)
             self._tidy(above)
+
+    def _inherit(self, node: Node, held: Held) -> None:
+        """A block was in use whenever what stood on it was: so loads need to touch the end of a chain alone."""
+        if node.block is not None:
+            node.block.last_used = max(node.block.last_used, held.last_used)
+            node.block.uses = max(node.block.uses, held.uses)
+            self._offer(EntryKind.BLOCK, node)
 
     def _tidy(self, node: Node) -> None:
         if node.block is None and node.checkpoint is None and not node.kids:
@@ -210,7 +231,7 @@ class Tree:
     def _offer(self, kind: EntryKind, node: Node) -> None:
         """Puts an entry into the heap if it may be dropped now; entries it leaves behind there are skipped as not due."""
         held = _held(node, kind)
-        if held is None or (kind is EntryKind.BLOCK and (node.kids or node.checkpoint is not None)):
+        if not self._is_ordered or held is None or (kind is EntryKind.BLOCK and (node.kids or node.checkpoint is not None)):
             return
         held.order = self._order(kind, node, held)
         heappush(self._heap, (held.order, next(self._ticket), kind, node.id))

@@ -74,7 +74,8 @@ class EntryView:
     pinned: bool
     uses: int
     last_used: float  # seconds since the epoch
-    label: str  # why the checkpoint was kept, "" for blocks
+    label: str = ""  # why the checkpoint was kept, "" for blocks
+    session: str = ""  # the conversation that parked it first, as far as it was named
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,182 @@
+"""Looking after a cache folder, with or without a server on it: listing, proving every byte, cleaning up, deleting."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvcache.entry import Tier
+from kvcache.errors import DamagedEntry
+from kvcache.facts import EntryKind
+from kvcache.files import Found
+from kvcache.folder import Folder, split_key, sweep
+from kvcache.format import Header
+from kvcache.index import Row, RowKey
+from kvcache.reading import Buffers, read_entry
+from kvcache.views import CheckReport, EntryView, Problem
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What gc or rm deleted."""
+
+    entries: int
+    bytes: int
+    leftovers: int = 0
+    quarantined: int = 0
+
+
+def listing(folder: Folder, fingerprint: bytes | None = None) -> tuple[Row, ...]:
+    """The rows of one model, or of all, parents before children."""
+    rows = folder.index.listing()
+    return tuple(row for row in rows if fingerprint is None or row.key.startswith(fingerprint))
+
+
+def view_of(row: Row) -> EntryView:
+    """A row as listings show it."""
+    id = split_key(row.key)[1]
+    return EntryView(
+        id, row.kind, Tier.DISK, row.end, row.bytes, row.canonical, row.pinned, row.uses, row.last_used, row.label, row.session
+    )
+
+
+def verify(folder: Folder, *, fix: bool = False, progress: Progress | None = None) -> CheckReport:
+    """Reads every byte of every file, proves chains complete, and compares index and folder both ways.
+
+    With `fix`, damaged and foreign files are set aside, rows and files made to agree, and entries that no complete chain
+    reaches are deleted. Files that come or go meanwhile (a server at work) are no problem.
+    """
+    rows = {(row.kind, row.key): row for row in listing(folder)}
+    problems, headers = _read_all(folder, rows, fix, progress)
+    problems += _missing(folder, rows, headers, fix)
+    problems += _unreached(folder, headers, fix)
+    if fix:
+        with folder.files.alone():
+            sweep(folder.files, folder.index)
+    counts = [sum(header.kind is kind for header in headers.values()) for kind in (BLOCK, CHECKPOINT)]
+    return CheckReport(counts[0], counts[1], sum(header.file_bytes for header in headers.values()), tuple(problems))
+
+
+def gc(folder: Folder) -> Cleaned:
+    """Removes what serves nobody: leftovers, quarantine, rows and files that do not agree, entries no chain reaches."""
+    quarantined = _empty_quarantine(folder)
+    with folder.files.alone():
+        swept = sweep(folder.files, folder.index)
+    rows = {(row.kind, row.key): row for row in listing(folder)}
+    parents = {key: (row.start, row.end, row.parent) for key, row in rows.items()}
+    gone = unreachable(parents)
+    delete(folder, gone)
+    return Cleaned(len(gone), sum(rows[key].bytes for key in gone), swept.leftovers, quarantined)
+
+
+def delete(folder: Folder, keys: Sequence[RowKey]) -> int:
+    """Deletes entries, rows first in one transaction; returns how many rows there were."""
+    with folder.index.transaction() as txn:
+        there = {(row.kind, row.key) for row in txn.rows()}.intersection(keys)
+        txn.delete(there)
+        for kind, key in there:
+            folder.files.remove(kind, *split_key(key))
+    return len(there)
+
+
+def under(rows: Iterable[Row], keys: Iterable[bytes]) -> tuple[RowKey, ...]:
+    """The entries at these keys and all that stands on them, children first."""
+    kids: dict[bytes, list[bytes]] = {}
+    there = set()
+    for row in rows:
+        there.add((row.kind, row.key))
+        if row.kind is BLOCK:
+            kids.setdefault(row.parent, []).append(row.key)
+    found, waiting = [], list(keys)
+    while waiting:
+        key = waiting.pop()
+        found += [each for each in ((BLOCK, key), (CHECKPOINT, key)) if each in there]
+        waiting += kids.get(key, [])
+    return tuple(reversed(found))
+
+
+def chain_of(rows: Iterable[Row], keys: Iterable[bytes]) -> tuple[RowKey, ...]:
+    """The entries at these keys and the blocks they stand on, parents first."""
+    by_key = {(row.kind, row.key): row for row in rows}
+    found: dict[RowKey, int] = {}
+    for key in keys:
+        if (CHECKPOINT, key) in by_key:
+            found[CHECKPOINT, key] = by_key[CHECKPOINT, key].end
+        while (BLOCK, key) in by_key and (BLOCK, key) not in found:
+            found[BLOCK, key] = by_key[BLOCK, key].end
+            key = by_key[BLOCK, key].parent
+    return tuple(sorted(found, key=lambda each: (found[each], each[0] is CHECKPOINT)))
+
+
+def unreachable(entries: dict[RowKey, tuple[int, int, bytes]]) -> tuple[RowKey, ...]:
+    """Entries, given as key -> (start, end, parent), that no complete chain of blocks from position 0 leads to."""
+    good: set[bytes] = set()
+    blocks = sorted((key for key in entries if key[0] is BLOCK), key=lambda key: entries[key][1])
+    for key in blocks:
+        start, _, parent = entries[key]
+        if start == 0 or (parent in good and entries[BLOCK, parent][1] == start):
+            good.add(key[1])
+    return tuple(key for key in entries if key[1] not in good)
+
+
+def _read_all(
+    folder: Folder, rows: dict[RowKey, Row], fix: bool, progress: Progress | None
+) -> tuple[list[Problem], dict[RowKey, Header]]:
+    buffers, done, total = Buffers(spare=2), 0, sum(row.bytes for row in rows.values())
+    problems: list[Problem] = []
+    headers: dict[RowKey, Header] = {}
+    for found in _all_files(folder):
+        path = found.path if isinstance(found, Found) else found
+        try:
+            header = _prove(found, buffers)
+            headers[header.kind, header.fingerprint + header.id] = header
+            if (header.kind, header.fingerprint + header.id) not in rows:
+                problems.append(Problem(path.name, "a file without a row in the index", fix))
+            done += header.file_bytes
+        except FileNotFoundError:
+            continue
+        except (DamagedEntry, OSError) as error:
+            problems.append(Problem(path.name, str(error), fix))
+            if fix:
+                folder.files.set_aside(path)
+        if progress is not None:
+            progress(done, max(total, done))
+    return problems, headers
+
+
+def _prove(found: Found | Path, buffers: Buffers) -> Header:
+    if not isinstance(found, Found):
+        raise DamagedEntry(found.name, "not an entry's name")
+    header = read_entry(found.path, buffers)[0]
+    if (header.kind, header.fingerprint, header.id) != (found.kind, found.fingerprint, found.id):
+        raise DamagedEntry(found.path.name, "it holds another entry than its name says")
+    return header
+
+
+def _all_files(folder: Folder) -> Iterator[Found | Path]:
+    for model in folder.files.models():
+        yield from folder.files.found(model)
+
+
+def _missing(folder: Folder, rows: dict[RowKey, Row], headers: dict[RowKey, Header], fix: bool) -> list[Problem]:
+    """Rows whose file is not there (those set aside just now included); the sweep of a fix drops them."""
+    gone = [key for key in rows if key not in headers and not folder.files.path(key[0], *split_key(key[1])).exists()]
+    return [Problem(f"{split_key(key)[1].hex()}.{kind.value}", "a row without a file", fix) for kind, key in gone]
+
+
+def _unreached(folder: Folder, headers: dict[RowKey, Header], fix: bool) -> list[Problem]:
+    entries = {key: (h.start, h.end, h.fingerprint + h.parent) for key, h in headers.items()}
+    gone = unreachable(entries)
+    if fix:
+        delete(folder, gone)
+    return [Problem(f"{split_key(key)[1].hex()}.{kind.value}", "no complete chain leads to it", fix) for kind, key in gone]
+
+
+def _empty_quarantine(folder: Folder) -> int:
+    paths = [path for path in (folder.files.folder / "quarantine").iterdir() if path.is_file()]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return len(paths)

@@ -1,0 +1,150 @@
+"""Writing a batch of entries to disk: room first, then files, then rows, all under a budget shared by processes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from kvcache.codec import CodecChoice, encode
+from kvcache.config import CacheConfig
+from kvcache.entry import Block, Checkpoint
+from kvcache.errors import DiskTrouble
+from kvcache.facts import EntryKind
+from kvcache.files import Staged
+from kvcache.folder import FIXED_BYTES, entry_cost, row_of
+from kvcache.format import Header, checksum, header_bytes, header_of
+from kvcache.index import RowKey
+from kvcache.mirror import Mirror
+from kvcache.ram import Clock
+from kvcache.reading import Buffers, cold_read_speed
+
+BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """An entry on its way to disk, with what only the index keeps of it."""
+
+    entry: Block | Checkpoint
+    label: str = ""
+    session: str = ""
+    pinned: bool = False
+    chance: float = 1.0
+
+    @property
+    def kind(self) -> EntryKind:
+        return BLOCK if isinstance(self.entry, Block) else CHECKPOINT
+
+    @property
+    def most_bytes(self) -> int:
+        """What it costs at most: stored raw."""
+        tokens = len(self.entry.tokens) if isinstance(self.entry, Block) else 0
+        return entry_cost(header_bytes(tokens) + self.entry.nbytes)
+
+
+class BatchWriter:
+    """Writes entries of the model `fingerprint`. For one thread at a time, without the Store's lock."""
+
+    def __init__(self, config: CacheConfig, fingerprint: bytes, mirror: Mirror, buffers: Buffers, clock: Clock) -> None:
+        self._config = config
+        self._fingerprint = fingerprint
+        self._mirror = mirror
+        self._buffers = buffers
+        self._clock = clock
+        self.codec = CodecChoice(config.codec, config.readers)
+        self.evictions = self.refused = self.written = 0
+
+    def write(self, batch: Sequence[Outgoing]) -> None:
+        """Stores a batch, parents before children. What does not fit, or whose parent is not on disk, is left out.
+
+        Raises OSError, DiskTrouble or IndexBroken when the folder cannot take more; then no temp file is left.
+        """
+        with self._mirror.lock:
+            wanted = [item for item in batch if not self._is_there(item)]
+        if not wanted:
+            return
+        self._check_wear(sum(item.most_bytes for item in wanted))
+        fitting = self._reserve(wanted)
+        if fitting:
+            self._commit(fitting, self._store_files(fitting))
+
+    def _is_there(self, item: Outgoing) -> bool:
+        held = self._mirror.tree.get(item.kind, self._fingerprint + item.entry.id)
+        return held is not None and (held.canonical or not item.entry.canonical)
+
+    def _check_wear(self, nbytes: int) -> None:
+        bound = self._config.write_bytes_per_day
+        if bound and self._mirror.folder.index.written_since(self._clock()) + nbytes > bound:
+            raise DiskTrouble(f"{bound} bytes were written in the last 24 hours, the bound that keeps the disk from wearing out")
+
+    def _reserve(self, wanted: Sequence[Outgoing]) -> list[Outgoing]:
+        """Makes room for what fits, deleting in the same transaction, so that no process ever sees the budget exceeded."""
+        buried = self._mirror.folder.files.bury_dead()
+        with self._mirror.transaction() as txn:
+            for token in buried:
+                txn.forget_owner(token)
+            others = txn.reserved()
+            room = self._config.disk_bytes - FIXED_BYTES - self._mirror.folder.files.quarantined()[1] - others
+            with self._mirror.lock:
+                fitting, gone = self._choose(wanted, room)
+            self._mirror.delete(txn, gone)
+            txn.reserve(self._mirror.folder.files.token, sum(item.most_bytes for item in fitting))
+            return fitting
+
+    def _choose(self, wanted: Sequence[Outgoing], room: int) -> tuple[list[Outgoing], list[RowKey]]:
+        prefix, tree = self._fingerprint, self._mirror.tree
+        fitting: list[Outgoing] = []
+        gone: list[RowKey] = []
+        keep: set[RowKey] = set()
+        stored = {item.entry.id for item in wanted if item.kind is BLOCK}
+        need = 0
+        for item in wanted:
+            base = item.entry.parent if isinstance(item.entry, Block) else item.entry.id
+            keep |= {(BLOCK, prefix + base), (item.kind, prefix + item.entry.id)}
+            gone += tree.make_room(need + item.most_bytes, room, keep)
+            has_base = base in stored or tree.get(BLOCK, prefix + base) is not None or _starts(item)
+            if has_base and tree.used + need + item.most_bytes <= room:
+                need += item.most_bytes
+                fitting.append(item)
+            else:
+                self.refused += 1
+                stored.discard(item.entry.id)
+        self.evictions += len(gone)
+        return fitting, gone
+
+    def _store_files(self, fitting: Sequence[Outgoing]) -> list[Header]:
+        headers: list[Header] = []
+        staged: list[Staged] = []
+        try:
+            for item in fitting:
+                header, file = self._stage(item)
+                headers.append(header)
+                staged.append(file)
+        except BaseException:
+            self._mirror.folder.files.unstage(staged)
+            raise
+        self._mirror.folder.files.publish(staged)
+        for item, file in zip(fitting, staged, strict=True):
+            if self.codec.wants_sample(item.kind):
+                self.codec.learn(item.kind, item.entry.payload, partial(cold_read_speed, file.final, self._buffers))
+        return headers
+
+    def _stage(self, item: Outgoing) -> tuple[Header, Staged]:
+        raw_sum = checksum(item.entry.payload)
+        codec, stored = encode(self.codec.codec(item.kind), item.entry.payload)
+        header = header_of(item.entry, self._fingerprint, codec, stored, raw_sum, item.label)
+        return header, self._mirror.folder.files.stage(header, stored)
+
+    def _commit(self, fitting: Sequence[Outgoing], headers: Sequence[Header]) -> None:
+        now = self._clock()
+        nbytes = sum(entry_cost(header.file_bytes) for header in headers)
+        with self._mirror.transaction() as txn:
+            for item, header in zip(fitting, headers, strict=True):
+                row = row_of(header, last_used=now, pinned=item.pinned, chance=item.chance, session=item.session)
+                txn.put(row, header.packed)
+            txn.reserve(self._mirror.folder.files.token, 0)
+            txn.count_written(now, nbytes)
+        self.written += nbytes
+
+
+def _starts(item: Outgoing) -> bool:
+    return isinstance(item.entry, Block) and item.entry.start == 0
