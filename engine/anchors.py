@@ -15,7 +15,9 @@ from engine.turns import Turn
 
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
-    """Message `index` of the request is characters [start, end) of the prompt, with its markup; its text starts at `content`."""
+    """Message `index` of the request is characters [start, end) of the prompt, with its markup; its text starts at `content`,
+    which is `end` where it has none or none is shown.
+    """
 
     start: int
     end: int
@@ -53,14 +55,15 @@ def _span(text: str, turn: Turn, start: int, end: int) -> MessageSpan:
 
 def _content_start(text: str, turn: Turn, start: int, end: int) -> int:
     """Where a turn's text lies in its span: behind a line break as nearly every markup has it, so that a short text is not
-    found in the markup; for a system text the last such place, since tools may stand before it. `start` where it is not shown.
+    found in the markup; for a system text the last such place, since tools may stand before it.
     """
     content = turn.content.strip()
-    if not content:
-        return start
     find = text.rfind if turn.role == "system" else text.find
-    at = find("\n" + content, start, end)
-    return at + 1 if at >= 0 else max(text.rfind(content, start, end), start)
+    at = find("\n" + content, start, end) if content else -1
+    if at >= 0:
+        return at + 1
+    at = text.rfind(content, start, end)
+    return at if at >= 0 else end
 
 
 def _starts(trace: Trace, count: int) -> tuple[list[int], int]:

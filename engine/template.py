@@ -48,11 +48,11 @@ class Template:
 
     def __init__(self, source: str, clock: Callable[[], datetime] = datetime.now) -> None:
         """Raises ModelError where the source is no Jinja."""
-        environment = _environment(clock)
+        jinja = environment(clock)
         try:
-            tree = environment.parse(source)
+            tree = jinja.parse(source)
             self.variables = frozenset(meta.find_undeclared_variables(tree))
-            self._template = environment.from_string(_Marking().visit(tree))
+            self._template = jinja.from_string(_Marking().visit(tree))
         except (TemplateError, RecursionError) as error:
             line = f" in line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
             raise ModelError(f"the model's chat template is broken{line}: {error}") from error
@@ -116,15 +116,15 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment(clock: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+def environment(clock: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     """The settings, filters and functions that chat templates are written for."""
-    environment = ImmutableSandboxedEnvironment(
+    jinja = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: clock().strftime(form)
-    return environment
+    jinja.filters["tojson"] = to_json
+    jinja.globals["raise_exception"] = _raise
+    jinja.globals["strftime_now"] = lambda form: clock().strftime(form)
+    return jinja
 
 
 def to_json(
