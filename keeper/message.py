@@ -268,9 +268,14 @@ def _text_or_none(value: Any, where: str) -> str | None:
 class History(Sequence[Message]):
     """A client's messages, read one by one when somebody looks: a history of a million tokens costs what is looked at."""
 
-    def __init__(self, raw: Sequence[Any]) -> None:
+    def __init__(self, raw: Sequence[Any], added: Mapping[int, str] | None = None) -> None:
         self.raw = raw
+        self._added = dict(added or {})
         self._read: dict[int, Message] = {}
+
+    def with_added(self, added: Mapping[int, str]) -> "History":
+        """The same history where the messages at these indices have some text more at their end."""
+        return History(self.raw, {**self._added, **added})
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -287,5 +292,6 @@ class History(Sequence[Message]):
             raise IndexError(index)
         found = self._read.get(place)
         if found is None:
-            found = self._read[place] = read(self.raw[place], place)
+            found = read(self.raw[place], place)
+            found = self._read[place] = found.adding(self._added[place]) if place in self._added else found
         return found

@@ -38,6 +38,7 @@ class Situation:
     past     the archive along this history: marks (put, latest), search, stored messages; all of `history` is in it already
     limit    tokens that the view may take, tools included: the window less the room for a reply
     count    tokens of a view with this request's tools, by the model's own tokenizer
+    tools    the request's, the search tool last where there is one; `recall` is its name then
     ask      one call of the strategy's own (notes, summary): the given messages, rendered exactly like a main call with the
              same tools, at most `max_tokens` of reply; raises UpstreamFailed
     """
@@ -49,6 +50,7 @@ class Situation:
     count: Callable[[Sequence[Message]], int]
     ask: Callable[[Sequence[Message], int], Awaitable[Reply]]
     tools: tuple[dict[str, Any], ...] = ()
+    recall: str = ""
     counters: dict[str, int] = field(default_factory=dict)  # what this request did: note_calls, re_asks, cuts, left_out, ...
 
     def add(self, counter: str, n: int = 1) -> None:

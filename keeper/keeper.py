@@ -1,0 +1,126 @@
+"""The keeper: a client's whole history in, a view that fits the window out; the reply recorded, and searches answered between.
+
+    turn = await keeper.prepare(body)
+    while not turn.finished:
+        turn.take(await complete(turn.body))        # or streamed: turn.passes(chunk) says what the agent may see of it
+    turn.reply
+
+It archives before anything else, so what the agent sent is on disk before a model call can fail.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from keeper.archive import Archive
+from keeper.config import KeeperConfig
+from keeper.errors import BadHistory, MessageTooLarge
+from keeper.message import History, Message
+from keeper.model import Body, Complete, CountTokens, Reply
+from keeper.past import Past
+from keeper.recall import tool_name, tool_of
+from keeper.strategies.base import Situation, Strategy, View
+from keeper.strategies.registry import make
+from keeper.thinking import for_main_call, for_own_call
+from keeper.turn import Turn, shown_again, tool_names
+
+# what a call of the keeper's own does without: it is one plain answer, whatever form the agent's answers have
+NOT_FOR_OWN_CALLS = (
+    "stream",
+    "stream_options",
+    "response_format",
+    "stop",
+    "n",
+    "max_completion_tokens",
+    "logprobs",
+    "top_logprobs",
+)
+
+
+class Keeper:
+    """One archive, one window, one strategy; any number of conversations at once. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        config: KeeperConfig,
+        complete: Complete,
+        count_tokens: CountTokens,
+        archive: Archive | None = None,
+        strategy: Strategy | None = None,
+    ) -> None:
+        self.config = config
+        self.archive = archive or Archive(config.root)
+        self.strategy = strategy or make(config.strategy)
+        self.counters: dict[str, int] = {}
+        self._complete = complete
+        self._count_tokens = count_tokens
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+
+    async def prepare(self, body: Body, session: str | None = None) -> Turn:
+        """Archives the request's history and makes the view that the model is to see.
+
+        Raises BadHistory (a message cannot be read), MessageTooLarge and WindowTooSmall (no view fits), ArchiveFailed, and
+        UpstreamFailed where notes had to be taken and could not be. Two requests of one conversation wait for one another here,
+        so that notes are never taken twice for the same turns.
+        """
+        raw = body.get("messages")
+        if not isinstance(raw, list) or not raw:
+            raise BadHistory("a request needs at least one message", "messages")
+        history = History(raw)
+        track = await asyncio.to_thread(self.archive.enter, history, session)
+        past = Past(self.archive, track)
+        searches = shown_again(history, past)
+        if searches:
+            history = history.with_added({searches.place - 1: searches.text})
+        situation = self._situation(body, history, past)
+        async with self._lock(track.branches[0]):
+            view = await self.strategy.view(situation)
+        self._guard(situation, view)
+        sent = for_main_call(self._body(body, view.messages, situation.tools), self.config, history)
+        self._count({"requests": 1, **situation.counters})
+        return Turn(self.archive, situation, view, sent, self._count, searches)
+
+    def _lock(self, root: int) -> asyncio.Lock:
+        lock = self._locks.get(root)
+        if lock is None:
+            lock = self._locks[root] = asyncio.Lock()
+        return lock
+
+    def _situation(self, body: Body, history: History, past: Past) -> Situation:
+        tools, recall = tuple(body.get("tools") or ()), ""
+        if self.strategy.recalls and body.get("n") in (None, 1):
+            recall = tool_name(tool_names(tools))
+            tools = (*tools, tool_of(recall))
+        limit = self.config.window - self.config.reserve(body.get("max_completion_tokens") or body.get("max_tokens"))
+
+        def count(messages: Sequence[Message]) -> int:
+            return self._count_tokens([message.as_dict() for message in messages], tools)
+
+        async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
+            own = {key: value for key, value in self._body(body, messages, tools).items() if key not in NOT_FOR_OWN_CALLS}
+            reply = await self._complete(for_own_call({**own, "max_tokens": max_tokens}, self.config))
+            self._count({"own_calls": 1, "own_prompt_tokens": reply.usage.prompt, "own_cached_tokens": reply.usage.cached})
+            self._count({"own_completion_tokens": reply.usage.completion})
+            return reply
+
+        return Situation(history, past, self.config, limit, count, ask, tools, recall)
+
+    @staticmethod
+    def _body(body: Body, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {**body, "messages": [message.as_dict() for message in messages], **({"tools": list(tools)} if tools else {})}
+
+    def _guard(self, situation: Situation, view: View) -> None:
+        """A view that does not fit never leaves, whatever a strategy does; pass-through promises nothing."""
+        if self.strategy.name == "pass_through":
+            return
+        tokens = situation.count(view.messages)
+        if tokens > situation.limit:
+            raise MessageTooLarge(len(situation.history) - 1, tokens, situation.limit)
+
+    def _count(self, counters: Mapping[str, int]) -> None:
+        for name, n in counters.items():
+            self.counters[name] = self.counters.get(name, 0) + n
+
+    def close(self) -> None:
+        self.archive.close()

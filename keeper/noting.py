@@ -1,0 +1,178 @@
+"""When notes are taken and where the window is cut: what the strategies with NOTES share.
+
+Notes are due when enough is not noted yet, or when the next request would not fit. The view of everything before the newest
+exchange then gets one more message, the notes request; the server has read all but that message already. After it the view starts
+again from the stable part, the new NOTES and the last exchange. What left the view is in the archive, where it was all along.
+
+A history that comes in at once and is longer than the window is noted piece by piece, each as large as fits. A piece that cannot
+be noted (one message that leaves no room for the request) goes to the archive alone and counts as `unnoted`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from keeper.checks import Turns
+from keeper.errors import MessageTooLarge, UpstreamFailed, WindowTooSmall
+from keeper.message import History, Message
+from keeper.notes import Notes
+from keeper.notetaker import Taken, request_message
+from keeper.strategies.base import Situation, View
+from keeper.window import (
+    NO_NOTES,
+    Cut,
+    Room,
+    cut_from_json,
+    layout,
+    leading_systems,
+    newest_exchange,
+    plan_cut,
+    settled,
+    task_index,
+)
+
+MARK = "notes"
+
+# situation, view that ends with the turns to be noted, notes so far, those turns, the request -> the next notes
+TakeNotes = Callable[[Situation, Sequence[Message], Notes, Turns, Message], Awaitable[Taken]]
+
+
+def latest_cut(situation: Situation) -> Cut | None:
+    """The cut that this history stands behind, by its deepest notes mark."""
+    mark = situation.past.latest(MARK)
+    return cut_from_json(mark.body) if mark else None
+
+
+async def advance(situation: Situation, take: TakeNotes) -> Cut | None:
+    """Takes notes and cuts until the view fits and nothing is due; the cut in force then (None: everything still stands).
+
+    A notes call that fails is let pass where the request fits without it: the next request asks again.
+    """
+    cut, border = latest_cut(situation), newest_exchange(situation.history)
+    while True:
+        fits = size(situation, len(situation.history), cut) <= situation.limit
+        noted = cut.noted if cut else 0
+        if noted >= border:
+            return cut if fits else _tightened(situation, cut)
+        if fits and not due(situation, cut, border):
+            return cut
+        try:
+            cut = await _next_cut(situation, cut, border, take)
+        except UpstreamFailed:
+            if not fits:
+                raise
+            return cut
+
+
+def view_of(situation: Situation, cut: Cut | None, before: Cut | None) -> View:
+    """The view behind `cut`; `before` is the cut that stood when the request came."""
+    messages = layout(situation.history, len(situation.history), cut, situation.config.keep_reasoning)
+    if cut is None:
+        return View(messages, reason="everything fits")
+    state = f"{len(cut.notes.rules)} rules, {len(cut.notes.state)} STATE lines, {len(cut.notes.open)} open"
+    return View(messages, cut.start, cut != before, f"from message {cut.start}: {state}")
+
+
+def size(situation: Situation, end: int, cut: Cut | None) -> int:
+    """Tokens of the view of history[:end]."""
+    return situation.count(layout(situation.history, end, cut, situation.config.keep_reasoning))
+
+
+def due(situation: Situation, cut: Cut | None, border: int) -> bool:
+    """Whether enough before the newest exchange is not noted yet, in tokens or in batches (user and tool messages)."""
+    config, history, noted = situation.config, situation.history, cut.noted if cut else 0
+    if config.notes_every_batches:
+        batches = sum(history[i].role in ("user", "tool") for i in range(noted, border))
+        if batches >= config.notes_every_batches:
+            return True
+    whole = size(situation, border, cut)
+    if whole < config.notes_due_at:
+        return False
+    base = max(noted, leading_systems(history) + 1)
+    return whole - size(situation, base, cut) >= config.notes_due_at
+
+
+async def _next_cut(situation: Situation, cut: Cut | None, border: int, take: TakeNotes) -> Cut:
+    """Notes the next piece and cuts behind it."""
+    history, noted, notes = situation.history, cut.noted if cut else 0, cut.notes if cut else NO_NOTES
+    request = _request(history, cut)
+    end = _piece(situation, cut, noted, border, request)
+    taken: Taken | None = None
+    if end is None:
+        end = next(i for i in range(noted + 1, border + 1) if settled(history, i) == i)
+        situation.add("unnoted", end - noted)
+    else:
+        view = layout(history, end, cut, situation.config.keep_reasoning)
+        taken = await take(situation, view, notes, turns(history, noted, end), request)
+        notes = taken.notes
+    return _put(situation, cut or Cut(), len(history) if end == border else end, end, notes, taken)
+
+
+def _put(situation: Situation, cut: Cut, upto: int, noted: int, notes: Notes, taken: Taken | None) -> Cut:
+    planned = plan_cut(situation.history, upto, cut, noted, notes, room(situation))
+    if planned is None:
+        raise too_large(situation, notes)
+    situation.add("cuts")
+    situation.past.put(MARK, noted, {**planned.as_json(), "taken": taken.as_json() if taken else None})
+    return planned
+
+
+def _tightened(situation: Situation, cut: Cut | None) -> Cut:
+    """All is noted and it still does not fit (a client that wants a longer reply now): less is kept beside the notes."""
+    if cut is None:
+        raise too_large(situation, NO_NOTES)
+    return _put(situation, cut, len(situation.history), cut.noted, cut.notes, None)
+
+
+def room(situation: Situation) -> Room:
+    config, limit = situation.config, situation.limit
+    return Room(limit, int(limit * config.kept_share), int(limit * config.task_share), situation.count)
+
+
+def turns(history: History, noted: int, end: int) -> Turns:
+    """The turns history[noted:end] as the checks want them.
+
+    An assistant message that comes first remarks on what is noted already, so it is no evidence (lesson 11).
+    """
+    span = [history[i] for i in range(noted, end)]
+    heard = tuple(m.text for m in span if m.role in ("user", "tool"))
+    remark = 1 if noted and span and span[0].role == "assistant" else 0
+    said = tuple(m.text for m in span[remark:] if m.role == "assistant")
+    task = task_index(history)
+    head = [m.text for m in history[: leading_systems(history)]]
+    return Turns(heard, said, "\n".join(head if task is None else [*head, history[task].text]))
+
+
+def too_large(situation: Situation, notes: Notes) -> MessageTooLarge | WindowTooSmall:
+    """Why no view can be made: what must stay is too much, or the newest exchange beside it (its largest message is named)."""
+    history, border = situation.history, newest_exchange(situation.history)
+    stays = layout(history, border, Cut(notes, border, border))
+    if (least := situation.count(stays)) >= situation.limit:
+        return WindowTooSmall(least, situation.limit)
+    sizes = {index: situation.count((*stays, history[index])) for index in range(border, len(history))}
+    worst = max(sizes, key=lambda index: sizes[index])
+    return MessageTooLarge(worst, sizes[worst], situation.limit)
+
+
+def _request(history: History, cut: Cut | None) -> Message:
+    already = history[cut.start].text if cut and cut.start < cut.noted else ""
+    return request_message(cut.notes if cut else None, already)
+
+
+def _piece(situation: Situation, cut: Cut | None, noted: int, border: int, request: Message) -> int | None:
+    """The last settled place up to which a notes call fits the window; None where not even the first does."""
+    tokens = situation.config.notes_reply_tokens or situation.config.reserve(None)
+
+    def fits(end: int) -> bool:
+        view = layout(situation.history, end, cut, situation.config.keep_reasoning)
+        return situation.count((*view, request)) + tokens <= situation.config.window
+
+    if fits(border):
+        return border
+    low, step = noted, 1
+    while low + step < border and fits(low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, border)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    end = settled(situation.history, low)
+    return end if end > noted else None

@@ -1,0 +1,174 @@
+"""One request of an agent from its view to its reply, with the searches in between that the agent never sees.
+
+A turn may take several model calls: a search is answered and the model goes on, a reply that was all thinking is asked for again
+without. take() is told each reply and says what to send next (`body`) or that the turn is finished (`reply`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from keeper.archive import Archive
+from keeper.message import History, Message, ToolCall, tool
+from keeper.model import Reply, Usage
+from keeper.past import Past
+from keeper.questions import answers
+from keeper.recall import NO_ROOM, Manners, Query, answer, clipped, query_of
+from keeper.search import Limits
+from keeper.strategies.base import Situation, View
+from keeper.thinking import with_thinking
+
+SEARCHES = "searches"
+SOME_RANDOMNESS = 0.7  # temperature of the one reply after the third refusal in a row: the same sampling gives the same search
+SHOWN_FOR = 8  # messages: a turn that goes on longer than that has moved on
+SHOWN_AGAIN = "\n\nYOUR EARLIER SEARCHES FOR THIS (shown again, the reply after them was empty)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Searches to show again at the end of the message before `place`, and what they were."""
+
+    place: int
+    text: str
+    queries: tuple[Query, ...]
+
+
+def shown_again(history: History, past: Past) -> Shown | None:
+    """The searches of a turn that ended empty, where no reply of any content has come since (lesson 8)."""
+    mark = past.latest(SEARCHES)
+    if mark is None or len(history) - mark.place > SHOWN_FOR or any(answers(m) for m in history[mark.place :]):
+        return None
+    queries = tuple(Query(text, Limits(*limits), limit) for text, limits, limit in mark.body["queries"])
+    return Shown(mark.place, SHOWN_AGAIN + mark.body["text"], queries)
+
+
+def tool_names(tools: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of a request's tools."""
+    functions = (found.get("function") or found for found in tools)
+    return tuple(str(function.get("name", "")) for function in functions if isinstance(function, Mapping))
+
+
+class Tally(Protocol):
+    """Where a turn's counts go."""
+
+    def __call__(self, counters: Mapping[str, int]) -> None: ...
+
+
+class Turn:
+    """See the module. `body` is the next request to send, until `finished`; then `reply` is what the agent gets."""
+
+    def __init__(
+        self, archive: Archive, situation: Situation, view: View, body: dict[str, Any], tally: Tally, shown: Shown | None
+    ) -> None:
+        self.view = view
+        self.body = body
+        self.finished = False
+        self.reply = Reply(Message("assistant"))
+        self.usage = Usage()
+        self._archive = archive
+        self._situation = situation
+        self._tally = tally
+        self._manners = Manners()
+        for query in shown.queries if shown else ():
+            self._manners.refusal(query, situation.config.searches_a_turn)
+        self._recall = situation.recall
+        self._sampling = body
+        self._thinking_dropped = False
+        self._said: list[str] = []
+        self._found: list[tuple[Query, str]] = []
+        self._added: list[Message] = []
+
+    # --- the next step --------------------------------------------------------------------------------------------------
+
+    def take(self, reply: Reply) -> None:
+        """What becomes of a finished model reply: another call (see `body`) or the end of the turn."""
+        self.usage += reply.usage
+        self._tally({"calls": 1, **_spent(reply.usage)})
+        if reply.thought_it_all_away and not self._thinking_dropped:
+            self._thinking_dropped = True
+            self._tally({"thinking_dropped": 1})
+            self.body, self._sampling = with_thinking(self.body, False), with_thinking(self._sampling, False)
+            return
+        mine = [call for call in reply.message.tool_calls if self._recall and call.name == self._recall]
+        others = tuple(call for call in reply.message.tool_calls if call not in mine)
+        self._said.append(reply.message.text)
+        if mine and not self._gave_up():
+            self._search(reply.message, mine, others)
+            if not others:
+                return
+        self._finish(reply, others)
+
+    def _gave_up(self) -> bool:
+        """It searched on after it was told, twice, to answer: the turn ends with what it said."""
+        return self._manners.refused > 4 or self._manners.searches > self._situation.config.searches_a_turn + 2
+
+    def _search(self, message: Message, mine: Sequence[ToolCall], others: tuple[ToolCall, ...]) -> None:
+        """Answers the searches; beside calls that the agent must answer, their results wait for its next request."""
+        results = [(call, self._result(call)) for call in mine]
+        if others:
+            return
+        calls = replace(message.without_reasoning(), tool_calls=tuple(mine))
+        self._added += [calls, *(tool(call.id, text) for call, text in results)]
+        self._make_room()
+        sampling = {**self._sampling, "temperature": max(SOME_RANDOMNESS, self._sampling.get("temperature") or 0)}
+        self.body = {**(sampling if self._manners.stopped else self._sampling), "messages": self._messages()}
+
+    def _result(self, call: ToolCall) -> str:
+        query = query_of(call)
+        if isinstance(query, str):
+            return query
+        refusal = self._manners.refusal(query, self._situation.config.searches_a_turn)
+        self._tally({"searches_refused" if refusal else "searches": 1})
+        if refusal:
+            return refusal
+        found = answer(self._situation.past, query, self._situation.config.search_limit)
+        self._found.append((query, found))
+        return found
+
+    def _messages(self) -> list[dict[str, Any]]:
+        return [message.as_dict() for message in (*self.view.messages, *self._added)]
+
+    def _tokens(self) -> int:
+        return self._situation.count((*self.view.messages, *self._added))
+
+    def _make_room(self) -> None:
+        """Results that do not fit are cut short, the newest first; where that is not enough the oldest exchange goes."""
+        for place in range(len(self._added) - 1, -1, -1):
+            while self._tokens() > self._situation.limit and len(text := self._added[place].text) > len(NO_ROOM):
+                if self._added[place].role != "tool":
+                    break
+                self._added[place] = self._added[place].with_text(clipped(text, len(text) // 2))
+        while self._added and self._tokens() > self._situation.limit:
+            del self._added[: 1 + sum(1 for _ in _results(self._added))]
+
+    def _finish(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
+        text = "".join(self._said)
+        message = replace(reply.message.with_text(text), tool_calls=calls)
+        finish = "stop" if reply.finish == "tool_calls" and not calls else reply.finish
+        self.finished, self.reply = True, replace(reply, message=message, finish=finish)
+        if self._found and (calls or not text.strip()):
+            self._remember_searches()
+        if not message.empty:
+            self._archive.append(self._situation.past.track, [message])
+
+    def _remember_searches(self) -> None:
+        """What only this turn saw is kept for the next request, because its reply does not carry it."""
+        text = "\n\n".join(f"recall({query.text})\n{found}" for query, found in self._found)
+        most = int(self._situation.limit * self._situation.config.kept_share) * 3  # characters, at three a token
+        queries = [[q.text, [q.limits.before, q.limits.after, q.limits.item], q.limit] for q, _ in self._found]
+        place = len(self._situation.history)
+        self._situation.past.put(
+            SEARCHES, place, {"text": text if len(text) <= most else clipped("\n" + text, most), "queries": queries}
+        )
+
+
+def _results(added: Sequence[Message]) -> Iterable[Message]:
+    """The results of the first exchange."""
+    for message in added[1:]:
+        if message.role != "tool":
+            return
+        yield message
+
+
+def _spent(usage: Usage) -> dict[str, int]:
+    return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}

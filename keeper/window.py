@@ -1,0 +1,256 @@
+"""Views: what of a history the model sees, stable part first. Pure functions; sizes come from the `count` they are given.
+
+Before the first cut a view is the history as it is. After a cut at `start` it is
+
+    system            the leading system messages, and later ones whose place has left the view, as one
+    first user        the task, then NOTES, then what is still open from before `start`, word for word
+    assistant         "Noted." where a user message comes next: many templates want turns to alternate
+    history[start:]   as it is, with the rules repeated at the end of each message that asks
+
+so system, tools and task are a prefix that no cut changes, NOTES changes from its first changed line on, and between cuts a
+view only grows at its end. `noted` is the border up to which NOTES cover the history; `start` is where the exchange before it
+begins, so that the agent still sees what it just did.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from keeper.message import History, Message, assistant, system, user
+from keeper.notes import Notes, from_json
+from keeper.questions import questions, still_open
+
+SYSTEM_ROLES = ("system", "developer")
+ACKNOWLEDGED = "Noted."
+LEFT_OUT = "\n[… {} characters of this message are in the archive; recall finds them …]\n"
+
+NO_NOTES = Notes()
+
+Count = Callable[[Sequence[Message]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All that a cut view needs beside the history; what a notes mark holds. Indices are of the history.
+
+    start    first message shown as it is        noted  first message that NOTES do not cover yet
+    systems  texts of system messages whose place left the view
+    waiting  (index, text) of questions from before `start` that were open at the cut; text is the whole message, or only its
+             questions where whole messages would take too much
+    task     how many characters of the first user message are shown (None: all)
+    shown    how many STATE lines are shown (None: all)
+    """
+
+    notes: Notes = NO_NOTES
+    start: int = 0
+    noted: int = 0
+    systems: tuple[str, ...] = ()
+    waiting: tuple[tuple[int, str], ...] = ()
+    task: int | None = None
+    shown: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "notes": self.notes.as_json(),
+            "start": self.start,
+            "noted": self.noted,
+            "systems": list(self.systems),
+            "waiting": [list(pair) for pair in self.waiting],
+            "task": self.task,
+            "shown": self.shown,
+        }
+
+
+def cut_from_json(found: Mapping[str, Any]) -> Cut:
+    """What as_json() gave."""
+    waiting = tuple((int(index), str(text)) for index, text in found["waiting"])
+    return Cut(
+        from_json(found["notes"]), found["start"], found["noted"], tuple(found["systems"]), waiting, found["task"], found["shown"]
+    )
+
+
+def leading_systems(history: History) -> int:
+    """How many messages at the beginning are system or developer messages."""
+    count = 0
+    while count < len(history) and history[count].role in SYSTEM_ROLES:
+        count += 1
+    return count
+
+
+def task_index(history: History) -> int | None:
+    """The first user message, where it is among the first messages; None otherwise."""
+    near = range(min(len(history), leading_systems(history) + 4))
+    return next((index for index in near if history[index].role == "user"), None)
+
+
+def merged(messages: Sequence[Message], more: Sequence[str] = ()) -> tuple[Message, ...]:
+    """Leading system messages (and `more` text) as one, because templates of this family refuse a second one."""
+    if not messages and not more:
+        return ()
+    if len(messages) == 1 and not more:
+        return tuple(messages)
+    text = "\n\n".join([*(message.text for message in messages), *more])
+    return ((messages[0] if messages else system("")).with_text(text),)
+
+
+def layout(history: History, end: int, cut: Cut | None, keep_reasoning: bool = False) -> tuple[Message, ...]:
+    """The view of history[:end]. With the same cut a longer `end` only adds messages at the end."""
+    leading = leading_systems(history)
+    if cut is None:
+        return (*merged(history[: min(leading, end)]), *_body(history, leading, end, cut, keep_reasoning))
+    rest = _body(history, cut.start, end, cut, keep_reasoning)
+    bridge = (assistant(ACKNOWLEDGED),) if rest and rest[0].role == "user" else ()
+    return (*merged(history[:leading], cut.systems), pinned(history, cut), *bridge, *rest)
+
+
+def _body(history: History, start: int, end: int, cut: Cut | None, keep_reasoning: bool) -> tuple[Message, ...]:
+    reminder = cut.notes.reminder() if cut else ""
+    shown = (history[index] if keep_reasoning else history[index].without_reasoning() for index in range(start, end))
+    return tuple(m.adding(f"\n\n{reminder}") if reminder and questions(m) else m for m in shown)
+
+
+def pinned(history: History, cut: Cut) -> Message:
+    """The first user message of a cut view: the task, NOTES, and the questions that still wait."""
+    index = task_index(history)
+    task = history[index] if index is not None and index < cut.start else None
+    blocks = [cut.notes.render(cut.shown)]
+    if cut.waiting:
+        blocks += ["STILL OPEN, WORD FOR WORD", *(text for _, text in cut.waiting)]
+    text = "\n\n".join(blocks)
+    if task is None:
+        return user(text)
+    if cut.task is not None and cut.task < len(task.text):
+        task = task.with_text(excerpt(task.text, cut.task))
+    return task.adding(f"\n\n{text}") if task.text else task.adding(text)
+
+
+def excerpt(text: str, characters: int) -> str:
+    """The beginning and end of a text, `characters` in all, with a line between that says how much is left out."""
+    head = characters - characters // 4
+    tail = characters - head
+    left = len(text) - head - tail
+    return text[:head] + LEFT_OUT.format(left) + (text[-tail:] if tail else "")
+
+
+# --- borders ------------------------------------------------------------------------------------------------------------
+
+
+def newest_exchange(history: History) -> int:
+    """Where the newest exchange begins: with the last user message, or with the call whose results came last.
+
+    What stands before it ends with a reply or a tool result, so that a notes request can follow it.
+    """
+    index = len(history) - 1
+    while index > 0 and history[index].role == "tool":
+        index -= 1
+    return settled(history, index) if index >= 0 else 0
+
+
+def settled(history: History, index: int) -> int:
+    """The last border at or before `index` where notes can be asked for: after a reply without calls, or a call's results."""
+    while index > 0 and not _settled_after(history[index - 1], history, index):
+        index -= 1
+    return index
+
+
+def _settled_after(last: Message, history: History, index: int) -> bool:
+    if index < len(history) and history[index].role == "tool":
+        return False
+    return last.role == "tool" or (last.role == "assistant" and not last.tool_calls)
+
+
+def exchange_before(history: History, index: int) -> int:
+    """Where the exchange that ends at `index` begins: its user message, or its call."""
+    start = index - 1
+    while start > 0 and history[start].role == "tool":
+        start -= 1
+    if start > 0 and history[start].role == "assistant" and history[start - 1].role == "user":
+        start -= 1
+    return max(start, 0)
+
+
+# --- choosing a cut -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a cut may take: `limit` tokens of the whole view, `kept` for the exchange before the border and for open questions
+    each, `task` for the first user message."""
+
+    limit: int
+    kept: int
+    task: int
+    count: Count = field(compare=False)
+
+
+def plan_cut(history: History, end: int, cut: Cut, noted: int, notes: Notes, room: Room) -> Cut | None:
+    """The next cut after `cut`, with NOTES that cover history[:noted], so that the view of history[:end] fits `room.limit`.
+
+    Gives up, in this order, until it fits: the exchange before the border, whole open questions (their question sentences stay),
+    old STATE lines (they stay in the notes), most of a long task. None where even that does not fit.
+    """
+    start = exchange_before(history, noted)
+    planned = _from(history, end, cut, max(start, cut.start), noted, notes, room)
+    kept = room.count(layout(history, noted, planned)) - room.count(layout(history, planned.start, planned))
+    if kept > room.kept or not _fits(history, end, planned, room):
+        planned = _from(history, end, cut, noted, noted, notes, room)
+    for reduce in (
+        lambda c: c,
+        _only_questions,
+        lambda c: _fewer_lines(history, end, c, room),
+        lambda c: _less_task(history, end, c, room),
+    ):
+        planned = reduce(planned) if not _fits(history, end, planned, room) else planned
+    return planned if _fits(history, end, planned, room) else None
+
+
+def _fits(history: History, end: int, cut: Cut, room: Room) -> bool:
+    return room.count(layout(history, end, cut)) <= room.limit
+
+
+def _from(history: History, end: int, cut: Cut, start: int, noted: int, notes: Notes, room: Room) -> Cut:
+    """A cut at `start` with its pinned parts: system messages and open questions from before it."""
+    task, leading = task_index(history), leading_systems(history)
+    start = max(start, leading, 0 if task is None else task + 1)
+    passed = range(max(cut.start, leading), start)
+    systems = (*cut.systems, *(history[i].text for i in passed if history[i].role in SYSTEM_ROLES))
+    older = [index for index, _ in cut.waiting]
+    open_now = still_open(history, [i for i in [*older, *passed] if i != task], end)
+    waiting = tuple((i, history[i].text) for i in open_now if i < start and history[i].text.strip())
+    planned = Cut(notes, start, noted, systems, waiting, cut.task if cut.task is not None else _task_shown(history, task, room))
+    if waiting and room.count((user("\n\n".join(text for _, text in waiting)),)) > room.kept:
+        return _only_questions(planned)
+    return planned
+
+
+def _task_shown(history: History, task: int | None, room: Room) -> int | None:
+    """How many characters of the task are shown: all (None) where it takes no more than its share."""
+    if task is None or room.count((history[task],)) <= room.task:
+        return None
+    text = history[task].text
+    return _most(len(text), lambda n: room.count((history[task].with_text(excerpt(text, n)),)) <= room.task)
+
+
+def _only_questions(cut: Cut) -> Cut:
+    """Of the messages that wait, the sentences that ask; of an instruction that asks nothing, its beginning."""
+    return replace(cut, waiting=tuple((i, "\n".join(questions(user(text))) or text[:400]) for i, text in cut.waiting))
+
+
+def _fewer_lines(history: History, end: int, cut: Cut, room: Room) -> Cut:
+    return replace(cut, shown=_most(len(cut.notes.state), lambda n: _fits(history, end, replace(cut, shown=n), room)))
+
+
+def _less_task(history: History, end: int, cut: Cut, room: Room) -> Cut:
+    index = task_index(history)
+    if index is None:
+        return cut
+    return replace(cut, task=_most(len(history[index].text), lambda n: _fits(history, end, replace(cut, task=n), room)))
+
+
+def _most(most: int, works: Callable[[int], bool]) -> int:
+    """The greatest number in 0..most that works, found by halving; 0 where none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if works(middle) else (low, middle - 1)
+    return low
