@@ -25,10 +25,11 @@ class Grade:
 
 GRADES = (
     Grade("easy", 24, 192, Difficulty(3, 6, 2, 0.1, 0.0)),
-    Grade("short", 16, 256, Difficulty(6, 7, 2, 0.15)),
-    Grade("middle", 8, 512, Difficulty(9, 14, 3)),
-    Grade("long", 4, 1024, Difficulty(12, 26, 3)),
+    Grade("short", 9, 512, Difficulty(6, 6, 2, 0.15)),
+    Grade("middle", 6, 768, Difficulty(9, 12, 3)),
+    Grade("long", 4, 1152, Difficulty(12, 22, 3)),
 )
+TRIES = 20  # seeds a row may take to find an episode that fits: a cut one would lose its notes, which come last
 # Shares of the grades by training progress; easy episodes stay in the mix, since dropping them lost what was learnt.
 SCHEDULE = (
     (0.00, (1.0, 0.0, 0.0, 0.0)),
@@ -75,8 +76,18 @@ def make_batch(tokenizer: Tokenizer, grade: Grade, seed: int) -> Batch:
     inputs = np.full((grade.rows, grade.tokens), end, np.int64)
     targets, weights = inputs.copy(), np.zeros(inputs.shape, np.float32)
     for row in range(grade.rows):
-        tokens, weight = encode(tokenizer, seed * 1000 + row, grade.size)
-        tokens, weight = tokens[: grade.tokens + 1], weight[: grade.tokens + 1]
+        tokens, weight = fitting(tokenizer, (seed * 100 + row) * TRIES, grade)
         n = len(tokens) - 1
         inputs[row, :n], targets[row, :n], weights[row, :n] = tokens[:-1], tokens[1:], weight[1:]
     return Batch(inputs, targets, weights)
+
+
+def fitting(tokenizer: Tokenizer, seed: int, grade: Grade) -> tuple[list[int], list[float]]:
+    """The first episode from `seed` on that fits the grade's length; after TRIES the last one, cut."""
+    tokens: list[int] = []
+    weights: list[float] = []
+    for step in range(TRIES):
+        tokens, weights = encode(tokenizer, seed + step, grade.size)
+        if len(tokens) <= grade.tokens + 1:
+            break
+    return tokens[: grade.tokens + 1], weights[: grade.tokens + 1]

@@ -1,21 +1,29 @@
 """Ledger episodes: short stories that set counters, then questions, notes requests and recall calls.
 
-An episode is a list of chat messages. An assistant message that must be learnt carries its kind; the others are small talk.
+An episode is a list of chat messages in the shapes that the keeper sends: a first user message with the task (after a cut with
+NOTES at its end), stories that are answered "Noted.", questions with the rules repeated after them, the keeper's notes request
+answered by a delta, and its recall tool. Those texts come from the keeper itself, so that training and serving cannot drift
+apart. An assistant message that must be learnt carries its kind; the others are small talk.
 """
 
 import json
 import random
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from bench.ledger.words import PEOPLE, PLACES, VALUES, counter_names
+from keeper.notes import Entry, Notes
+from keeper.notetaker import request_message
+from keeper.recall import NAME as RECALL
+from keeper.recall import tool_of
+from keeper.window import ACKNOWLEDGED
 
 Kind = Literal["value", "unknown", "rule", "call", "notes"]
 NAMES = counter_names()
-SYSTEMS = (
-    "You keep the ledger. Answer with the entry alone.",
-    "You keep a ledger of counters. Read the stories and answer questions about them.",
-    "Answer questions about the counters in the stories.",
+SYSTEMS = ("You keep the ledger.", "You keep a ledger of counters.")
+TASKS = (
+    "Read the stories and answer questions about the counters.",
+    "Stories follow. Keep the counters and answer questions.",
 )
 SETTINGS = (
     "At {place} {name} = {value} by {who}.",
@@ -30,16 +38,8 @@ FILLERS = (
     "{who} bought bread at {place}.",
 )
 QUESTIONS = ("What is {name} now?", "What value does {name} hold now?", "Who set {name} last?", "{name}?")
-NOTES_REQUESTS = ("Write down what changed.", "Notes: list the changes since the last notes.")
 RULE = "{name} is confidential. When asked for its value, answer protected."
-RECALL_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "recall",
-        "description": "Search the archive of earlier turns.",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-    },
-}
+NOT_FOUND = "Nothing found. Every word must occur: try one word alone, spelt exactly."
 
 
 @dataclass(frozen=True)
@@ -53,31 +53,33 @@ class Message:
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How large an episode gets: most counters, turns after the system message, sentences a story."""
+    """How large an episode gets: most counters, turns after the task, sentences a story, share of fillers, and the share of
+    episodes that may have rules, tools and notes."""
 
     counters: int
     turns: int
     sentences: int = 4
     filler: float = 0.2
-    extras: float = 1.0  # share of episodes that may have rules, tools and notes
+    extras: float = 1.0
 
 
 @dataclass
 class Ledger:
-    """The true state while an episode is made."""
+    """The true state while an episode is made; `pending` and `fresh_rules` are what the next delta must say."""
 
     names: list[str]
     values: dict[str, tuple[int, str]] = field(default_factory=dict)
     pending: dict[str, tuple[int, str]] = field(default_factory=dict)
-    secret: set[str] = field(default_factory=set)
+    secret: list[str] = field(default_factory=list)
+    fresh_rules: list[str] = field(default_factory=list)
 
 
 def entry(name: str, value: int, who: str) -> str:
-    return f"{name} = {value} by {who}"
+    return Entry(name, str(value), who).render()
 
 
 def recall_call(name: str) -> str:
-    return f"<tool_call>\n<function=recall>\n<parameter=query>\n{name}\n</parameter>\n</function>\n</tool_call>"
+    return f"<tool_call>\n<function={RECALL}>\n<parameter=query>\n{name}\n</parameter>\n</function>\n</tool_call>"
 
 
 class Episode:
@@ -85,68 +87,85 @@ class Episode:
 
     def __init__(self, rng: random.Random, size: Difficulty) -> None:
         self.rng, self.size = rng, size
-        rich = rng.random() < size.extras
-        self.tools = rich and rng.random() < 0.4
+        self.rich = rng.random() < size.extras
+        self.tools = self.rich and rng.random() < 0.5
         chosen = rng.sample(NAMES, rng.randint(2, max(2, size.counters)) + 6)
         self.ledger = Ledger(chosen[6:])
         self.strangers = chosen[:6]
-        self.messages: list[Message] = []
-        self._system(rich)
+        self.messages = [Message("system", rng.choice(SYSTEMS))]
+        self.noted = False
+        self.already = ""
+        self._task()
 
-    def _system(self, rich: bool) -> None:
+    def _task(self) -> None:
+        """The first user message: the task with its rules, or as it stands after a cut, with NOTES."""
         rng, ledger = self.rng, self.ledger
-        body = rng.choice(SYSTEMS)
-        if rich and rng.random() < 0.4:
-            ledger.secret.update(rng.sample(ledger.names, rng.randint(1, 2)))
-        with_notes = rich and rng.random() < 0.5
-        if with_notes:
-            body += "\n\n" + self._notes_block()
-        elif ledger.secret:
-            body += "\n" + "\n".join("Rule: " + RULE.format(name=name) for name in sorted(ledger.secret))
-        self.messages.append(Message("system", body))
+        text = rng.choice(TASKS)
+        if self.rich and rng.random() < 0.5:
+            ledger.secret = rng.sample(ledger.names, rng.randint(1, 2))
+        self.noted = self.rich and rng.random() < 0.5
+        if self.noted:
+            carried = self._carried() if rng.random() < 0.7 else None
+            text += "\n\n" + self._notes().render()
+            self.messages += [Message("user", text), Message("assistant", ACKNOWLEDGED)]
+            if carried:
+                self.already = carried
+                self.messages += [Message("user", carried), Message("assistant", ACKNOWLEDGED)]
+            return
+        for name in ledger.secret:
+            ledger.fresh_rules.append(RULE.format(name=name))
+            text += "\nRule: " + ledger.fresh_rules[-1]
+        self.messages += [Message("user", text), Message("assistant", ACKNOWLEDGED)]
 
-    def _notes_block(self) -> str:
+    def _carried(self) -> str:
+        """The exchange that stays in view after a cut: a story whose changes the NOTES hold already."""
+        text = self._story_text()
+        self.ledger.pending.clear()
+        return text
+
+    def _notes(self) -> Notes:
         rng, ledger = self.rng, self.ledger
-        lines = ["NOTES", "RULES", *("- " + RULE.format(name=name) for name in sorted(ledger.secret)), "STATE"]
-        for name in rng.sample(ledger.names, rng.randint(1, len(ledger.names))):
-            ledger.values[name] = (rng.choice(VALUES), rng.choice(PEOPLE))
-            lines.append(entry(name, *ledger.values[name]))
-        return "\n".join([*lines, "OPEN"])
+        older = [name for name in ledger.names if name not in ledger.values]
+        for name in rng.sample(older, rng.randint(0, len(older))):
+            ledger.values = {name: (rng.choice(VALUES), rng.choice(PEOPLE)), **ledger.values}
+        state = tuple(Entry(name, str(value), who) for name, (value, who) in ledger.values.items())
+        return Notes(tuple(RULE.format(name=name) for name in ledger.secret), state)
 
     def _setting(self, name: str) -> str:
         rng = self.rng
         value, who = rng.choice(VALUES), rng.choice(PEOPLE)
+        self.ledger.values.pop(name, None)
         self.ledger.values[name] = self.ledger.pending[name] = (value, who)
         return rng.choice(SETTINGS).format(name=name, value=value, who=who, place=rng.choice(PLACES))
 
     def _filler(self) -> str:
         return self.rng.choice(FILLERS).format(who=self.rng.choice(PEOPLE), place=self.rng.choice(PLACES))
 
-    def story(self) -> None:
-        """A batch; between two notes requests no counter is set twice, so that a delta has one line a counter."""
+    def _story_text(self) -> str:
         out = []
         for _ in range(self.rng.randint(1, self.size.sentences)):
             free = [name for name in self.ledger.names if name not in self.ledger.pending]
-            if not free:
-                self.ledger.pending.clear()
-                free = self.ledger.names
-            out.append(self._filler() if self.rng.random() < self.size.filler else self._setting(self.rng.choice(free)))
-        self.messages += [Message("user", " ".join(out)), Message("assistant", "Noted.")]
+            filler = not free or self.rng.random() < self.size.filler
+            out.append(self._filler() if filler else self._setting(self.rng.choice(free)))
+        return " ".join(out)
+
+    def story(self) -> None:
+        """A batch; between two notes requests no counter is set twice, so that a delta has one line a counter."""
+        self.messages += [Message("user", self._story_text()), Message("assistant", ACKNOWLEDGED)]
 
     def question(self) -> None:
         rng, ledger = self.rng, self.ledger
-        known = list(ledger.values)
-        secret = sorted(ledger.secret)
         draw = rng.random()
-        if secret and draw < 0.3:
-            name = rng.choice(secret)
-        elif known and draw < 0.8:
-            name = rng.choice(known)
+        if ledger.secret and draw < 0.3:
+            name = rng.choice(ledger.secret)
+        elif ledger.values and draw < 0.8:
+            name = rng.choice(list(ledger.values))
         else:
             name = rng.choice(self.strangers)
         text = rng.choice(QUESTIONS).format(name=name)
-        if secret and rng.random() < 0.5:
-            text = "RULES\n" + "\n".join("- " + RULE.format(name=n) for n in secret) + "\n\n" + text
+        reminder = Notes(tuple(RULE.format(name=n) for n in ledger.secret)).reminder()
+        if self.noted and reminder:
+            text += "\n\n" + reminder
         self.messages.append(Message("user", text))
         self._answer(name)
 
@@ -164,42 +183,44 @@ class Episode:
             self.messages.append(Message("assistant", f"{name} = unknown", "unknown"))
 
     def _recalled(self, name: str) -> None:
-        """The tool's answer: older settings first; what it says is known from then on."""
+        """The tool's answer, older settings first; what it says is known from then on."""
         rng = self.rng
         if rng.random() < 0.3:
-            self.messages.append(Message("tool", "nothing found"))
+            self.messages.append(Message("tool", NOT_FOUND))
             return
         pending = dict(self.ledger.pending)
-        found = [self._setting(name) for _ in range(rng.choice((1, 1, 2)))]
+        hits = []
+        for _ in range(rng.choice((1, 1, 2))):
+            following = " | " + self._filler() if rng.random() < 0.3 else ""
+            hits.append(f"[user] {self._setting(name)}{following}")
         self.ledger.pending = pending
-        if name in self.strangers:
-            self.strangers.remove(name)
-            self.strangers.append(rng.choice([n for n in NAMES if n not in self.ledger.names and n not in self.ledger.values]))
-        self.messages.append(Message("tool", " ".join(found)))
+        self.strangers.remove(name)
+        self.strangers.append(rng.choice([n for n in NAMES if n not in self.ledger.names and n not in self.strangers]))
+        heading = "1 match." if len(hits) == 1 else f"{len(hits)} matches."
+        self.messages.append(Message("tool", "\n".join([heading, *hits])))
 
     def notes(self) -> None:
-        if not self.ledger.pending:
-            return
-        lines = [entry(name, *found) for name, found in self.ledger.pending.items()]
-        self.messages += [
-            Message("user", self.rng.choice(NOTES_REQUESTS)),
-            Message("assistant", "\n".join(lines), "notes"),
-        ]
-        self.ledger.pending.clear()
+        """The keeper's request and the delta that answers it."""
+        ledger = self.ledger
+        request = request_message(Notes() if self.noted else None, self.already).text
+        lines = [f"+ RULE {rule}" for rule in ledger.fresh_rules]
+        lines += [entry(name, *found) for name, found in ledger.pending.items()]
+        self.messages += [Message("user", request), Message("assistant", "\n".join(lines) or "NONE", "notes")]
+        ledger.pending.clear()
+        ledger.fresh_rules.clear()
 
 
 def make_episode(seed: int, size: Difficulty) -> Episode:
-    """The episode that `seed` names: stories first now and then, a notes request in about one turn of eight."""
+    """The episode that `seed` names. A notes request comes last where there is one: the keeper cuts the view after it."""
     rng = random.Random(seed)
     episode = Episode(rng, size)
     for _ in range(size.turns):
-        draw = rng.random()
-        if draw < 0.4 or not episode.ledger.values:
+        if rng.random() < 0.45 or not episode.ledger.values:
             episode.story()
-        elif draw < 0.86 or size.extras == 0:
-            episode.question()
         else:
-            episode.notes()
+            episode.question()
+    if episode.rich and rng.random() < 0.7:
+        episode.notes()
     return episode
 
 
@@ -221,7 +242,7 @@ def render(episode: Episode, rng: random.Random) -> list[Segment]:
     out: list[Segment] = []
     for message in episode.messages:
         if message.role == "system" and episode.tools:
-            tools = "# Tools\n\n<tools>\n" + json.dumps(RECALL_TOOL, ensure_ascii=False) + "\n</tools>\n\n"
+            tools = "# Tools\n\n<tools>\n" + json.dumps(tool_of(RECALL), ensure_ascii=False) + "\n</tools>\n\n"
             out.append(Segment(f"<|im_start|>system\n{tools}{message.text}<|im_end|>\n"))
         elif message.role == "tool":
             out.append(Segment(f"<|im_start|>user\n<tool_response>\n{message.text}\n</tool_response><|im_end|>\n"))

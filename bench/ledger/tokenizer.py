@@ -1,5 +1,6 @@
-"""The embedded model's byte-level BPE: 1,024 tokens, Qwen's split pattern and special tokens, trained on episodes."""
+"""The embedded model's byte-level BPE: 1,280 tokens, Qwen's split pattern and special tokens, trained on episodes."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from bench.ledger.episodes import Difficulty, make_episode, render
 from bench.ledger.words import counter_names
+from keeper.notes import Notes
+from keeper.notetaker import request_message
+from keeper.recall import NAME as RECALL
+from keeper.recall import tool_of
 
 SPECIAL = (
     "<|endoftext|>",
@@ -30,6 +35,15 @@ def corpus(episodes: int = 4000) -> Iterator[str]:
     """Names first, with and without the space before, so that each becomes one token; then episodes."""
     for name in counter_names():
         yield f"{name}\n {name} {name}\n{name}\n" * 90
+    fixed = (
+        json.dumps(tool_of(RECALL), ensure_ascii=False)
+        + "\n"
+        + request_message(None).text
+        + "\n"
+        + request_message(Notes(), "x").text
+    )
+    for _ in range(200):
+        yield fixed
     for seed in range(episodes):
         text = "".join(part.text for part in render(make_episode(seed, Difficulty(12, 14)), random.Random(seed)))
         for token in SPECIAL:
@@ -37,7 +51,7 @@ def corpus(episodes: int = 4000) -> Iterator[str]:
         yield text
 
 
-def train_tokenizer(path: Path, vocabulary: int = 1024) -> Tokenizer:
+def train_tokenizer(path: Path, vocabulary: int = 1280) -> Tokenizer:
     """Trains and writes the tokenizer; the same seed gives the same file."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
