@@ -300,14 +300,14 @@ class Archive:
                 (branch, place - 1, kind, verbatim(body), time.time()),
             )
 
-    def marks(self, track: Track, kind: str, newest: int = 0) -> tuple[Mark, ...]:
-        """The marks of one kind on a path, deepest and newest last; `newest` of them alone where it is not 0."""
+    def marks(self, track: Track, kind: str, newest: int = 0, after: int = 0) -> tuple[Mark, ...]:
+        """The marks of one kind beyond place `after` of a path, deepest and newest last; the `newest` few where it is not 0."""
         found: list[tuple[Any, ...]] = []
         for segment in reversed(track.segments):
             found += self.rows(
-                "SELECT id, depth + 1, kind, body, at FROM mark WHERE kind = ? AND branch = ? AND depth < ? "
+                "SELECT id, depth + 1, kind, body, at FROM mark WHERE kind = ? AND branch = ? AND depth < ? AND depth >= ? "
                 "ORDER BY depth DESC, id DESC LIMIT ?",
-                kind, segment.branch, segment.end, newest - len(found) if newest else -1,
+                kind, segment.branch, segment.end, after, newest - len(found) if newest else -1,
             )  # fmt: skip
             if newest and len(found) >= newest:
                 break

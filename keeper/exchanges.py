@@ -1,12 +1,18 @@
-"""Where a history can be cut without NOTES, for the strategies that drop, stub or summarise. Pure.
+"""Where a history can be cut without NOTES, for the strategies that drop, stub or summarise. Pure but for the mark it leaves.
 
 A view may begin at a user message, or at an assistant message after one; never at a tool result, whose call would be missing.
 """
 
 from collections.abc import Callable, Sequence
 
+from keeper.errors import MessageTooLarge
 from keeper.message import History, Message
-from keeper.window import leading_systems
+from keeper.strategies.base import Situation
+from keeper.window import leading_systems, merged
+
+DEPTH = 0.5  # of the limit: how far a cut empties the window, so that not every request after it cuts, and is read, again
+
+Render = Callable[[int], tuple[Message, ...]]  # the view that shows history from this index on
 
 
 def begins(history: History, index: int) -> bool:
@@ -14,30 +20,42 @@ def begins(history: History, index: int) -> bool:
     return index >= len(history) or history[index].role != "tool"
 
 
-def first_that_fits(history: History, start: int, fits: Callable[[int], bool]) -> int | None:
-    """The least place at or after `start` from which history fits, at a border; None where not even the newest exchange does.
+def systems(history: History) -> tuple[Message, ...]:
+    """The leading system messages as one."""
+    return merged(history[: leading_systems(history)])
 
-    Found by halving: what fits from a place fits from every later one.
+
+def shown(history: History, start: int) -> tuple[Message, ...]:
+    """history[start:] without the leading system messages and without reasoning."""
+    return tuple(message.without_reasoning() for message in history[max(start, leading_systems(history)) :])
+
+
+def next_start(situation: Situation, start: int, render: Render) -> int:
+    """The least place after `start` from which the view takes half the limit, or where that cannot be, the limit.
+
+    MessageTooLarge where not even the newest exchange fits.
     """
-    last = len(history) - 1
+    history, last = situation.history, len(situation.history) - 1
     while last > start and not begins(history, last):
         last -= 1
-    if not fits(last):
-        return None
-    low, high = start - 1, last
-    while high - low > 1:
+    for limit in (int(situation.limit * DEPTH), situation.limit):
+        if situation.count(render(last)) <= limit:
+            return _least(history, start, last, lambda place, limit=limit: situation.count(render(place)) <= limit)
+    sizes = {index: situation.count((*systems(history), history[index])) for index in range(last, len(history))}
+    worst = max(sizes, key=lambda index: sizes[index])
+    raise MessageTooLarge(worst, sizes[worst], situation.limit)
+
+
+def _least(history: History, low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """By halving, as what fits from a place fits from every later one; then on to a place where a view may begin."""
+    while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    while high < last and not begins(history, high):
-        high += 1
-    return high
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    while not begins(history, low):
+        low += 1
+    return low
 
 
-def systems_and(history: History, start: int, end: int | None = None) -> tuple[Message, ...]:
-    """The leading system messages, then history[start:end]."""
-    leading = leading_systems(history)
-    return (*history[: min(leading, len(history))], *history[max(start, leading) : end])
-
-
-def without_reasoning(messages: Sequence[Message]) -> tuple[Message, ...]:
-    return tuple(message.without_reasoning() for message in messages)
+def texts(messages: Sequence[Message]) -> int:
+    """Characters of text in messages."""
+    return sum(len(message.text) for message in messages)

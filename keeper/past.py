@@ -24,9 +24,9 @@ class Past:
         found = self.archive.marks(self.track, kind, newest=1)
         return found[0] if found else None
 
-    def marks(self, kind: str) -> tuple[Mark, ...]:
-        """Every mark of a kind on this path, in the order of the path."""
-        return self.archive.marks(self.track, kind)
+    def marks(self, kind: str, after: int = 0) -> tuple[Mark, ...]:
+        """Every mark of a kind beyond place `after` of this path, in its order."""
+        return self.archive.marks(self.track, kind, after=after)
 
     def messages(self, first: int = 0, end: int | None = None) -> Iterator[Message]:
         """The messages as archived (without reasoning), from index `first` up to `end`."""

@@ -4,14 +4,26 @@ from collections.abc import Callable
 
 from keeper.errors import UnknownStrategy
 from keeper.strategies.base import Strategy
+from keeper.strategies.compact import Compact
+from keeper.strategies.drop import Drop
+from keeper.strategies.in_place import InPlace
+from keeper.strategies.pass_through import PassThrough
+from keeper.strategies.retrieval import InPlaceRetrieval, Retrieval
+from keeper.strategies.rewrite import Rewrite
+from keeper.strategies.summarise import Summarise
 
 
 def makers() -> dict[str, Callable[[], Strategy]]:
     """How to make each strategy. A new one is imported and named here."""
-    from keeper.strategies.pass_through import PassThrough
-
     return {
+        "compact": Compact,
+        "drop": Drop,
+        "in_place": InPlace,
+        "in_place_retrieval": InPlaceRetrieval,
         "pass_through": PassThrough,
+        "retrieval": Retrieval,
+        "rewrite": Rewrite,
+        "summarise": Summarise,
     }
 
 
