@@ -3,7 +3,7 @@
 A view may begin at a user message, or at an assistant message after one; never at a tool result, whose call would be missing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from keeper.errors import MessageTooLarge
 from keeper.message import History, Message
@@ -31,16 +31,17 @@ def shown(history: History, start: int) -> tuple[Message, ...]:
 
 
 def next_start(situation: Situation, start: int, render: Render) -> int:
-    """The least place after `start` from which the view takes half the limit, or where that cannot be, the limit.
+    """The least place after `start` from which the view takes half the limit, or no more than the newest exchange alone.
 
     MessageTooLarge where not even the newest exchange fits.
     """
     history, last = situation.history, len(situation.history) - 1
     while last > start and not begins(history, last):
         last -= 1
-    for limit in (int(situation.limit * DEPTH), situation.limit):
-        if situation.count(render(last)) <= limit:
-            return _least(history, start, last, lambda place, limit=limit: situation.count(render(place)) <= limit)
+    least = situation.count(render(last))
+    if least <= situation.limit:
+        limit = max(least, int(situation.limit * DEPTH))
+        return _least(history, start, last, lambda place: situation.count(render(place)) <= limit)
     sizes = {index: situation.count((*systems(history), history[index])) for index in range(last, len(history))}
     worst = max(sizes, key=lambda index: sizes[index])
     raise MessageTooLarge(worst, sizes[worst], situation.limit)
@@ -54,8 +55,3 @@ def _least(history: History, low: int, high: int, fits: Callable[[int], bool]) -
     while not begins(history, low):
         low += 1
     return low
-
-
-def texts(messages: Sequence[Message]) -> int:
-    """Characters of text in messages."""
-    return sum(len(message.text) for message in messages)

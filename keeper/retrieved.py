@@ -35,9 +35,7 @@ def with_retrieved(situation: Situation, messages: tuple[Message, ...], start: i
 def _added(situation: Situation, messages: tuple[Message, ...], texts: dict[int, str]) -> tuple[Message, ...]:
     """Views end with the end of the history, so a message's place is counted from there."""
     behind = len(situation.history) - len(messages)
-    return tuple(
-        m.adding(f"\n\n{texts[i + behind]}") if i + behind in texts and i + behind >= 0 else m for i, m in enumerate(messages)
-    )
+    return tuple(m.adding(f"\n\n{texts[i]}") if i in texts and i >= 0 else m for i, m in enumerate(messages, behind))
 
 
 def _retrieve(past: Past, asked: tuple[str, ...], each: int) -> str:

@@ -1,4 +1,4 @@
-"""compact: what coding agents commonly do. Old tool output becomes a short stub and old thinking goes, then the oldest turns go."""
+"""compact: what coding agents commonly do. Old tool output becomes a stub, old thinking goes, then the oldest turns go."""
 
 from keeper.exchanges import next_start, shown, systems
 from keeper.message import History, Message

@@ -8,7 +8,7 @@ MARK = "drop"
 
 
 class Drop:
-    """System messages stay, the rest slides. A mark holds where the view begins, so that it begins there until it is full again."""
+    """System messages stay, the rest slides. A mark holds where the view begins, so it begins there until it is full again."""
 
     name = "drop"
     recalls = False

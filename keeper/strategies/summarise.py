@@ -11,14 +11,14 @@ from keeper.window import ACKNOWLEDGED, newest_exchange
 
 MARK = "summary"
 REQUEST = (
-    "SUMMARY REQUEST. Do not go on with the work. Write a summary of this whole conversation that can take its place: what was asked, "
-    "what holds now, what was found out, standing instructions, what is still to do."
+    "SUMMARY REQUEST. Do not go on with the work. Write a summary of this whole conversation that can take its place: what was "
+    "asked, what holds now, what was found out, standing instructions, what is still to do."
 )
 HEADING = "SUMMARY OF THE CONVERSATION SO FAR\n"
 
 
 class Summarise:
-    """The summary stands where the turns before `start` stood. A call that fails or says nothing leaves the turns to be dropped."""
+    """The summary stands where the turns before `start` stood. A call that fails or says nothing leaves them to be dropped."""
 
     name = "summarise"
     recalls = False
