@@ -82,7 +82,7 @@ class BatchWriter:
         with self._mirror.transaction() as txn:
             for token in buried:
                 txn.forget_owner(token)
-            others = txn.reserved()
+            others = txn.reserved(besides=self._mirror.folder.files.token)
             room = self._config.disk_bytes - FIXED_BYTES - self._mirror.folder.files.quarantined()[1] - others
             with self._mirror.lock:
                 fitting, gone = self._choose(wanted, room)

@@ -227,13 +227,14 @@ class Transaction:
         """Bytes of all entries."""
         return _meta(self._db, "total")
 
-    def reserve(self, owner: str, delta: int) -> None:
-        """Adds to what `owner` is about to write; the sum over all owners counts against the budget."""
-        self._db.execute("INSERT OR IGNORE INTO owners VALUES(?, 0)", (owner,))
-        self._db.execute("UPDATE owners SET reserved = max(0, reserved + ?) WHERE token = ?", (delta, owner))
+    def reserve(self, owner: str, nbytes: int) -> None:
+        """Sets what `owner` is about to write; the sum over all owners counts against the budget."""
+        self._db.execute("INSERT OR REPLACE INTO owners VALUES(?, ?)", (owner, nbytes))
 
-    def reserved(self) -> int:
-        return int(self._db.execute("SELECT COALESCE(SUM(reserved), 0) FROM owners").fetchone()[0])
+    def reserved(self, besides: str) -> int:
+        """Bytes that all other owners are about to write."""
+        sql = "SELECT COALESCE(SUM(reserved), 0) FROM owners WHERE token != ?"
+        return int(self._db.execute(sql, (besides,)).fetchone()[0])
 
     def owners(self) -> tuple[str, ...]:
         return tuple(row[0] for row in self._db.execute("SELECT token FROM owners"))
