@@ -70,7 +70,7 @@ def default_text(name: str) -> str:
 
 def cli_type(name: str) -> Any:
     """What typer parses a field as: sizes stay text, tuples are options that repeat."""
-    annotation = Settings.model_fields[name].annotation
+    annotation: Any = Settings.model_fields[name].annotation
     if isinstance(Settings.model_fields[name].default, str) and get_origin(annotation) is not Literal:
         return str | None
     if get_origin(annotation) is tuple:

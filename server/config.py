@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from kvcache import eviction, placement
 from server.sizes import parse_size
 
 
@@ -38,6 +39,7 @@ class Settings(BaseModel):
     chat_template: Path | None = option(None, "A Jinja file to use instead of the GGUF's own chat template.", MODEL)
     gpu_layers: int = option(0, "Layers to put on the GPU; -1 for all. Needs a GPU build of llama-cpp-python.", MODEL, ge=-1)
     mmap: bool = option(True, "Map the weights instead of reading them, so that several servers share them.", MODEL)
+    repack: bool = option(True, "Let llama.cpp repack weights for this CPU where that was tried and is safe.", MODEL)
 
     ctx: int = option(0, "Tokens one conversation may hold. 0: the model's own length, at most 32768.", ENGINE, ge=0)
     parallel: int = option(
@@ -63,11 +65,26 @@ class Settings(BaseModel):
         None, "Folder for state parked on disk. None given: kvalet under the user's cache folder.", CACHE
     )
     cache_disk: Size = option("8GiB", "Disk for parked state, in bytes. 0: off.", CACHE, "SIZE")
+    park_min_tokens: int = option(256, "Shorter conversations are never written to disk.", CACHE, ge=0)
+    write_per_day: Size = option("200GiB", "Most bytes written to disk in 24 hours; 0: no bound.", CACHE, "SIZE")
+    codec: Literal["auto", "raw", "zstd"] = option(
+        "auto", "How state is written: raw, zstd, or auto (measured on the data and the disk at hand).", CACHE, "NAME"
+    )
+    eviction: str = option(
+        eviction.DEFAULT, f"What is dropped first when a budget is full: {', '.join(sorted(eviction.KEYS))}.", CACHE, "NAME"
+    )
+    placement: str = option(
+        placement.DEFAULT, f"Where prompts get checkpoints: {', '.join(sorted(placement.POLICIES))}.", CACHE, "NAME"
+    )
     grid: int = option(
         64, "Checkpoints stand at multiples of this many tokens (`kvalet verify` tells which is exact).", CACHE, ge=1
     )
     checkpoint_interval: int = option(
         0, "Tokens between checkpoints inside long messages. 0: from the budget and a checkpoint's size.", CACHE, ge=0
+    )
+
+    steady_headers: bool = option(
+        False, "Zero the per-request hash that some coding agents put at the start of the system prompt (cch=).", CACHE
     )
 
     host: str = option("127.0.0.1", "Address to listen on. Others than this machine can reach 0.0.0.0: set --api-key then.", HTTP)
@@ -112,6 +129,9 @@ def complaint(error: Any) -> str:
 
 def checked(settings: Settings) -> Settings:
     """Rules that join two options."""
+    for name, known in (("eviction", eviction.KEYS), ("placement", placement.POLICIES)):
+        if getattr(settings, name) not in known:
+            raise ConfigError(f"--{name} {getattr(settings, name)}: must be one of {', '.join(sorted(known))}")
     if settings.batch % settings.grid:
         raise ConfigError(f"--batch {settings.batch} is not a multiple of --grid {settings.grid}")
     if not settings.flash_attn and settings.cache_type_v not in ("f32", "f16", "bf16"):

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from engine.errors import BadRequest, Cancelled, EngineError
+from engine.errors import BadRequest, Cancelled, EngineError, EngineStopped, QueueFull
 
 LOG = logging.getLogger("kvalet.server")
 TYPES = {
@@ -59,9 +59,9 @@ def from_engine(error: Exception) -> ApiError:
         return error
     if isinstance(error, BadRequest):
         return ApiError(400, str(error), param=error.param, code=error.code)
-    if type(error).__name__ == "QueueFull":
+    if isinstance(error, QueueFull):
         return ApiError(429, str(error), code="queue_full", headers={"Retry-After": "1"})
-    if isinstance(error, Cancelled):
+    if isinstance(error, Cancelled | EngineStopped):
         return ApiError(503, "the server is closing or the request was cancelled", code="cancelled")
     if isinstance(error, EngineError):
         return ApiError(500, f"the model could not answer: {error}", code="engine_error")
@@ -91,12 +91,15 @@ def path(location: Sequence[str | int]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def answer(request: Request, error: ApiError) -> JSONResponse:
+def error_body(url_path: str, error: ApiError) -> dict[str, Any]:
     """The error in the form of the API that was called: Anthropic's under /v1/messages, OpenAI's elsewhere."""
-    body = error.body()
-    if request.url.path.startswith("/v1/messages"):
-        body = {"type": "error", "error": {"type": error.type, "message": error.message}}
-    return JSONResponse(body, error.status, headers=dict(error.headers or {}))
+    if url_path.startswith("/v1/messages"):
+        return {"type": "error", "error": {"type": error.type, "message": error.message}}
+    return error.body()
+
+
+def answer(request: Request, error: ApiError) -> JSONResponse:
+    return JSONResponse(error_body(request.url.path, error), error.status, headers=dict(error.headers or {}))
 
 
 def install(app: FastAPI) -> None:

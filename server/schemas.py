@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WrapValidator, model_validator
 
@@ -84,17 +84,6 @@ class Message(Body):
     reasoning_content: Str | None = None
     reasoning: Str | None = None
     cache_control: RawObject | None = None
-
-    def text(self) -> str:
-        """The content as one string; parts are joined by line feeds, as llama-server joins them."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text or "" for part in self.content)
-        return self.content or ""
-
-    def breakpoint(self) -> bool:
-        """Whether the client marked the end of this message as worth keeping (cache_control)."""
-        parts = self.content if isinstance(self.content, list) else []
-        return bool(self.cache_control or any(part.cache_control for part in parts))
 
 
 class FunctionDefinition(Body):
@@ -188,21 +177,41 @@ class Generation(Body):
         return tuple(s for s in given if s)
 
 
-class ChatRequest(Generation):
+class ChatTemplateFields(Body):
+    """What shapes the prompt of a conversation. Messages and tools stay as the client sent them: chat.py reads them."""
+
+    messages: Annotated[list[Annotated[Message, WrapValidator(keep_raw)]], Field(min_length=1)]
+    tools: list[Annotated[ToolDefinition, WrapValidator(keep_raw)]] | None = None
+    reasoning_effort: Str | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: RawObject | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def raw_messages(self) -> list[dict[str, Any]]:
+        """The messages as the client's own dicts (see keep_raw)."""
+        return cast(list[dict[str, Any]], self.messages)
+
+    def raw_tools(self) -> list[dict[str, Any]] | None:
+        return cast(list[dict[str, Any]] | None, self.tools)
+
+    def continues(self) -> bool:
+        """Whether the answer goes on with a last message of the assistant's, as llama-server does where nothing else is said."""
+        last = self.raw_messages()[-1]
+        unsaid = last["role"] == "assistant" and not last.get("tool_calls") and self.add_generation_prompt is None
+        return unsaid if self.continue_final_message is None else self.continue_final_message
+
+
+class ChatRequest(Generation, ChatTemplateFields):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = None
-    tools: list[Annotated[ToolDefinition, WrapValidator(keep_raw)]] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    reasoning_effort: Str | None = None
-    enable_thinking: bool | None = None
-    chat_template_kwargs: RawObject | None = None
 
     def limit(self) -> int | None:
         """Tokens the answer may have; None: until the context is full."""

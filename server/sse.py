@@ -40,9 +40,10 @@ def response(events: AsyncGenerator[str, None], drain: float) -> EventSourceResp
     )
 
 
-async def openai_events(chunks: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[str, None]:
-    """Chunks as data lines, then [DONE]; an error after the first byte becomes a data line of its own, as OpenAI sends it."""
+async def openai_events(first: Mapping[str, Any], chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
+    """Chunks as data lines, then [DONE]; an error after the first becomes a data line of its own, as OpenAI sends it."""
     async with aclosing(chunks):
+        yield f"data: {compact(first)}\n\n"
         try:
             async for chunk in chunks:
                 yield f"data: {compact(chunk)}\n\n"

@@ -20,7 +20,7 @@ def refusal(**body: Any) -> str:
 
 def test_unknown_fields_and_nulls_are_accepted() -> None:
     asked = ChatRequest(messages=[{**USER[0], "weight": 2}], service_tier="auto", temperature=None, tools=None, store=True)
-    assert asked.messages[0].text() == "hi"
+    assert asked.raw_messages()[0]["content"] == "hi"
     assert not hasattr(asked, "service_tier")
 
 
@@ -33,7 +33,7 @@ def test_unknown_fields_and_nulls_are_accepted() -> None:
         ({"messages": "hi"}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0]"),
         ({"messages": USER, "temperature": "hot"}, "temperature"),
         ({"messages": USER, "temperature": float("nan")}, "temperature"),
         ({"messages": USER, "n": 0}, "n"),
@@ -59,15 +59,26 @@ def test_a_tool_keeps_the_key_order_and_the_unknown_keys_the_client_sent() -> No
     assert list(kept[0]["function"]) == ["parameters", "strict", "name"]
 
 
-def test_text_parts_are_joined_by_line_feeds() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert ChatRequest(messages=[{"role": "user", "content": parts}]).messages[0].text() == "a\nb"
-
-
-def test_a_cache_control_mark_on_a_part_makes_its_message_a_breakpoint() -> None:
+def test_messages_stay_as_the_client_sent_them_so_that_the_template_sees_all_of_them() -> None:
     part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
-    messages = ChatRequest(messages=[{"role": "user", "content": [part]}, *USER]).messages
-    assert [m.breakpoint() for m in messages] == [True, False]
+    sent = [{"role": "user", "content": [part], "name": "n", "unknown": 1}]
+    assert ChatRequest(messages=sent).raw_messages() == sent
+
+
+@pytest.mark.parametrize(
+    ("last", "fields", "continues"),
+    [
+        ({"role": "user", "content": "a"}, {}, False),
+        ({"role": "assistant", "content": "a"}, {}, True),
+        ({"role": "assistant", "content": "a"}, {"add_generation_prompt": True}, False),
+        ({"role": "assistant", "content": "a"}, {"continue_final_message": False}, False),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, {}, False),
+    ],
+)
+def test_a_last_assistant_message_is_continued_unless_the_client_says_otherwise(
+    last: dict[str, Any], fields: dict[str, Any], continues: bool
+) -> None:
+    assert ChatRequest(messages=[*USER, last], **fields).continues() is continues
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""A request's body to turns: which prompt, how it is answered, in how many choices. Rendering and tokenizing run on threads."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from fastapi import Request as HttpRequest
+
+from engine.request import Exact, Request
+from engine.toolparse import OutputParser
+from server.errors import ApiError
+from server.prompt import Prompt, chat_prompt, plain_prompt, render
+from server.runtime import Runtime
+from server.sampling import sampling
+from server.schemas import ChatRequest, CompletionRequest, Generation, ResponseFormat
+from server.turn import Turn, copies, new_id, now
+
+T = TypeVar("T")
+
+
+def session_of(request: HttpRequest, body: Generation) -> str | None:
+    """The conversation's name, where the client gives one: bookkeeping, never a condition for a hit."""
+    return body.prompt_cache_key or request.headers.get("x-session-id")
+
+
+async def off_loop(runtime: Runtime, work: Callable[[], T]) -> T:
+    """Runs heavy Python on one of a few threads, so that streams go on and the engine's thread gets its turn."""
+    return await to_thread.run_sync(work, limiter=runtime.preparing)
+
+
+async def chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> Turn:
+    """The turn a chat request asks for. Raises ApiError and BadRequest."""
+    return await off_loop(runtime, partial(make_chat_turn, runtime, body, session))
+
+
+def make_chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> Turn:
+    model = runtime.known(body.model)
+    schema = wanted_schema(body.response_format)
+    forced = schema is not None or body.grammar is not None or body.json_schema is not None
+    rendered = render(runtime, body, forced=forced)
+    prompt = chat_prompt(runtime, rendered)
+    id = new_id("chatcmpl")
+    tools = None if body.tool_choice == "none" else body.raw_tools()
+
+    def parser(choice: int) -> OutputParser:
+        return runtime.template.parser(tools, rendered, seed=f"{id}/{choice}", stream_calls=bool(body.stream))
+
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    first = request_of(runtime, body, id, prompt, schema, body.limit(), logprobs, session)
+    return Turn(id, now(), model, prompt, copies(first, body.n or 1), parser)
+
+
+async def completion_turns(runtime: Runtime, body: CompletionRequest, session: str | None) -> list[Turn]:
+    """One turn for each prompt of a completion request. Raises ApiError and BadRequest."""
+    return await off_loop(runtime, partial(make_completion_turns, runtime, body, session))
+
+
+def make_completion_turns(runtime: Runtime, body: CompletionRequest, session: str | None) -> list[Turn]:
+    model = runtime.known(body.model)
+    prompts = body.prompts()
+    if not prompts:
+        raise ApiError(400, "prompt: the list is empty", param="prompt", code="invalid_value")
+    if body.suffix:
+        raise ApiError(400, "suffix: this server does not fill in the middle", param="suffix", code="unsupported_value")
+    if body.echo and body.logprobs is not None:
+        raise ApiError(400, "echo: logprobs of the prompt itself are not computed", param="echo", code="unsupported_value")
+    id, schema = new_id("cmpl"), wanted_schema(body.response_format)
+    asked = body.n_probs if body.logprobs is None else body.logprobs
+    turns = []
+    for number, given in enumerate(prompts):
+        prompt = plain_prompt(runtime, given)
+        first = request_of(runtime, body, f"{id}/p{number}", prompt, schema, body.limit(), asked, session)
+        echo = echoed(runtime, given) if body.echo else ""
+        turns.append(Turn(id, now(), model, prompt, copies(first, body.n or 1), echo=echo))
+    return turns
+
+
+def echoed(runtime: Runtime, given: str | list[int]) -> str:
+    return given if isinstance(given, str) else runtime.tokenizer.detokenize(given).decode("utf-8", "replace")
+
+
+def request_of(
+    runtime: Runtime,
+    body: Generation,
+    id: str,
+    prompt: Prompt,
+    schema: dict[str, Any] | None,
+    limit: int | None,
+    logprobs: int | None,
+    session: str | None,
+) -> Request:
+    """The engine's request for the first choice."""
+    params = sampling(body, schema)
+    if body.ignore_eos:  # as llama-server does: what ends a text can never be drawn
+        never = tuple((token, float("-inf")) for token in sorted(runtime.tokenizer.eog))
+        params = replace(params, logit_bias=(*params.logit_bias, *never))
+    return Request(
+        id=id,
+        tokens=prompt.tokens,
+        sampling=params,
+        max_tokens=-1 if limit is None else limit,
+        stop=body.stops(),
+        anchors=prompt.anchors,
+        exact=Exact(body.exact or runtime.settings.exact),
+        logprobs=logprobs,
+        session=session,
+    )
+
+
+def wanted_schema(format: ResponseFormat | None) -> dict[str, Any] | None:
+    """The JSON schema that response_format asks for. Raises ApiError where it has none."""
+    try:
+        return format.wanted() if format else None
+    except ValueError as error:
+        raise ApiError(400, str(error), param="response_format", code="invalid_value") from error

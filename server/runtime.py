@@ -1,0 +1,234 @@
+"""Everything that lives while a server runs, and the only place that wires it together: build(settings)."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyio import CapacityLimiter
+from fastapi import Request
+
+from engine import catalog
+from engine.chat import ChatTemplate, load_template
+from engine.config import ContextConfig, EngineConfig, ModelConfig
+from engine.context import Context, Samplers, StateKind, Tokenizer
+from engine.engine import Engine
+from kvcache.config import CacheConfig
+from kvcache.fingerprint import settings_root
+from kvcache.store import Store
+from server.config import ConfigError, Settings
+from server.errors import ApiError
+from server.progress import Tenths
+
+if TYPE_CHECKING:
+    from engine.llama_model import Model, ModelFacts
+
+LOG = logging.getLogger("kvalet.server")
+DEFAULT_CTX = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The served model as clients see it; `meta` are llama-server's fields of /v1/models."""
+
+    id: str
+    path: str
+    description: str
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the self-check at load found: without it, reuse is off. `text` says it to people."""
+
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """The parts of a running server. `closers` run in order, once, when it ends."""
+
+    settings: Settings
+    card: Card
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    engine: Engine
+    store: Store
+    kind: StateKind
+    n_ctx: int
+    check: Check
+    closers: tuple[Callable[[], None], ...] = ()
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    preparing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))  # threads that render and tokenize
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the model is called in requests; the first is its own name."""
+        return tuple(dict.fromkeys((self.card.id, *self.settings.alias)))
+
+    def known(self, model: str | None) -> str:
+        """The name of the model a request asks for; none given is ours. Raises ApiError 404 for another."""
+        if not model:
+            return self.card.id
+        if model not in self.names:
+            served = ", ".join(self.names)
+            raise ApiError(
+                404,
+                f"there is no model {model[:80]!r} here, only {served} (--alias adds names)",
+                param="model",
+                code="model_not_found",
+            )
+        return model
+
+    def facts(self) -> dict[str, Any]:
+        """What is served and what it promises, for /props and the banner."""
+        return {
+            "model": self.card.description,
+            "kind": self.kind.value,
+            "ctx": self.n_ctx,
+            "slots": self.settings.parallel,
+            "cache_ram": self.settings.cache_ram,
+            "cache_disk": self.settings.cache_disk,
+            "grid": self.settings.grid,
+            "checkpoint_interval": self.engine.stats().checkpoint_interval,
+            "exact": self.settings.exact,
+            "reuse": self.check.ok,
+            "self_check": self.check.text,
+        }
+
+    def close(self) -> None:
+        """Parks what is not parked, stops the engine and frees the model."""
+        for closer in self.closers:
+            closer()
+
+
+def runtime_of(request: Request) -> Runtime:
+    """The Runtime of the app that serves this request."""
+    runtime: Runtime = request.app.state.runtime
+    return runtime
+
+
+def assemble(
+    settings: Settings,
+    card: Card,
+    tokenizer: Tokenizer,
+    context: Context,
+    samplers: Samplers,
+    template: ChatTemplate,
+    check: Check,
+    *,
+    root: bytes,
+    frees: tuple[Callable[[], None], ...] = (),
+) -> Runtime:
+    """A started Runtime over a context that is there. `root` is the chain id of the empty prefix under its settings, `frees`
+    are called when engine and store are closed."""
+    store = Store(cache_config(settings), root, needs_checkpoint=context.kind is not StateKind.ATTENTION)
+    config = EngineConfig(
+        grid=settings.grid,
+        checkpoint_interval=settings.checkpoint_interval,
+        placement=settings.placement,
+        max_queue=settings.max_queue,
+        reuse=check.ok,
+    )
+    engine = Engine(context, store, config, tokenizer, samplers)
+    engine.start()
+    closers = (engine.close, store.close, *frees)
+    return Runtime(settings, card, tokenizer, template, engine, store, context.kind, context.n_ctx, check, closers)
+
+
+def cache_config(settings: Settings) -> CacheConfig:
+    return CacheConfig(
+        ram_bytes=settings.cache_ram,
+        disk_bytes=settings.cache_disk,
+        dir=settings.cache_dir or catalog.models_folder().parent / "state",
+        grid=settings.grid,
+        codec=settings.codec,
+        eviction=settings.eviction,
+        park_min_tokens=settings.park_min_tokens,
+        write_bytes_per_day=settings.write_per_day,
+    )
+
+
+def build(settings: Settings) -> Runtime:
+    """Finds or makes the model, loads it, checks what it can do, and starts serving from it. Raises ModelError."""
+    # llama.cpp is loaded here and not with this module, so that --help is quick and OMP_WAIT_POLICY is set before.
+    from engine.llama import LlamaContext
+    from engine.llama_backend import Backend
+    from engine.llama_model import Model
+    from engine.sampler import LlamaSamplers
+
+    found = catalog.resolve(settings.model, Tenths())
+    backend = Backend()
+    LOG.info("loading %s", found.path)
+    model = Model(model_config(settings, found.path), backend)
+    config = context_config(settings, model.facts.n_ctx_train)
+    context = LlamaContext(model, config)
+    card = Card(found.name, str(found.path), found.description, meta(model.facts))
+    root = settings_root(state_settings(model, config))
+    frees = (context.close, model.close, backend.close)
+    template = template_of(settings, model)
+    check = Check(True, "not run yet")
+    return assemble(settings, card, model, context, LlamaSamplers(context), template, check, root=root, frees=frees)
+
+
+def model_config(settings: Settings, path: Path) -> ModelConfig:
+    return ModelConfig(path, gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, extra_buffers=settings.repack)
+
+
+def context_config(settings: Settings, trained: int) -> ContextConfig:
+    """`trained`: the model's own length in tokens, which bounds the default."""
+    return ContextConfig(
+        ctx=settings.ctx or min(trained, DEFAULT_CTX),
+        slots=settings.parallel,
+        batch=settings.batch,
+        threads=settings.threads,
+        grid=settings.grid,
+        flash_attn=settings.flash_attn,
+        type_k=settings.cache_type_k,
+        type_v=settings.cache_type_v,
+    )
+
+
+def state_settings(model: "Model", config: ContextConfig) -> dict[str, str | int | float | bool | None]:
+    """What, beside the weights, decides the bytes of a state and their meaning (guarantee 3)."""
+    return {
+        **dict(model.fingerprint_facts()),
+        "type_k": config.type_k,
+        "type_v": config.type_v,
+        "flash_attn": config.flash_attn,
+        "grid": config.grid,
+    }
+
+
+def template_of(settings: Settings, model: "Model") -> ChatTemplate:
+    """The model's own template, or the file that was given instead. Raises ConfigError for one that cannot be read."""
+    source = model.chat_templates.get("default")
+    if settings.chat_template is not None:
+        try:
+            source = settings.chat_template.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--chat-template {settings.chat_template}: {error}") from error
+    bos, eos = (token_text(model, token) for token in (model.bos, model.eos))
+    return load_template(source, lambda text: len(model.tokenize(text, special=True)) == 1, bos, eos)
+
+
+def token_text(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.piece(token).decode("utf-8", "replace")
+
+
+def meta(facts: "ModelFacts") -> dict[str, Any]:
+    """llama-server's fields of a model in /v1/models, and the kind of state it has."""
+    return {
+        "n_vocab": facts.n_vocab,
+        "n_ctx_train": facts.n_ctx_train,
+        "n_embd": facts.n_embd,
+        "n_params": facts.parameters,
+        "size": facts.size,
+        "architecture": facts.architecture,
+        "kind": facts.kind.value,
+    }
