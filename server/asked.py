@@ -40,7 +40,7 @@ def make_chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> 
     schema = wanted_schema(body.response_format)
     forced = schema is not None or body.grammar is not None or body.json_schema is not None
     rendered = render(runtime, body, forced=forced)
-    prompt = chat_prompt(runtime, rendered)
+    prompt = chat_prompt(runtime, rendered, exactness(runtime, body))
     id = new_id("chatcmpl")
     tools = None if body.tool_choice == "none" else body.raw_tools()
 
@@ -70,7 +70,7 @@ def make_completion_turns(runtime: Runtime, body: CompletionRequest, session: st
     asked = body.n_probs if body.logprobs is None else body.logprobs
     turns = []
     for number, given in enumerate(prompts):
-        prompt = plain_prompt(runtime, given)
+        prompt = plain_prompt(runtime, given, exactness(runtime, body))
         first = request_of(runtime, body, f"{id}/p{number}", prompt, schema, body.limit(), asked, session)
         echo = echoed(runtime, given) if body.echo else ""
         turns.append(Turn(id, now(), model, prompt, copies(first, body.n or 1), echo=echo))
@@ -103,10 +103,14 @@ def request_of(
         max_tokens=-1 if limit is None else limit,
         stop=body.stops(),
         anchors=prompt.anchors,
-        exact=Exact(body.exact or runtime.settings.exact),
+        exact=exactness(runtime, body),
         logprobs=logprobs,
         session=session,
     )
+
+
+def exactness(runtime: Runtime, body: Generation) -> Exact:
+    return Exact(body.exact or runtime.settings.exact)
 
 
 def wanted_schema(format: ResponseFormat | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """What a person reads when the server is up: where, what, and what may be relied on."""
 
 from engine.context import StateKind
-from server.runtime import Runtime
+from server.runtime import Runtime, check_text
 from server.sizes import show_size
 
 KINDS = {
@@ -29,7 +29,7 @@ def banner(runtime: Runtime, address: str) -> str:
 def cache_line(runtime: Runtime, interval: int) -> str:
     settings = runtime.settings
     if not runtime.check.ok:
-        return f"OFF, the self-check failed: {runtime.check.text}"
+        return f"OFF, the self-check failed: {check_text(runtime.check)}"
     tiers = [f"{show_size(n)} {name}" for name, n in (("RAM", settings.cache_ram), ("disk", settings.cache_disk)) if n]
     every = f", a checkpoint every {interval} tokens and at message ends" if interval else ""
     return (" + ".join(tiers) or "off: only the live state of a slot is reused") + every

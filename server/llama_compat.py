@@ -11,7 +11,7 @@ from engine.sampling import SamplingParams
 from engine.stats import SlotView
 from server.errors import ApiError
 from server.prompt import render
-from server.runtime import runtime_of, token_text
+from server.runtime import check_text, runtime_of, token_text
 from server.schemas import INT32, Body, ChatTemplateFields, Str
 
 router = APIRouter(tags=["llama-server"])
@@ -43,7 +43,7 @@ def health(request: Request) -> JSONResponse:
     stats = runtime.engine.stats()
     if not stats.alive:
         raise ApiError(503, f"the engine has stopped: {stats.last_error}", code="engine_stopped")
-    body = {"status": "ok" if runtime.check.ok else "degraded", "reuse": stats.reuse, "self_check": runtime.check.text}
+    body = {"status": "ok" if runtime.check.ok else "degraded", "reuse": stats.reuse, "self_check": check_text(runtime.check)}
     return JSONResponse(body)
 
 

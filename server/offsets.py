@@ -1,4 +1,4 @@
-"""Between characters of a rendered prompt and its tokens, by exact bytes."""
+"""From characters of a rendered prompt to its tokens, by exact bytes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -17,19 +17,12 @@ class Offsets:
 
     def token(self, char: int) -> int:
         """How many tokens lie whole before character `char`."""
-        nbytes = char if self.text.isascii() else len(self.text[:char].encode("utf-8", "surrogatepass"))
+        nbytes = char if self.text.isascii() else len(self.text[:char].encode("utf-8", "replace"))
         return bisect_right(self.ends, nbytes + self.lead)
-
-    def char(self, token: int) -> int:
-        """How many characters the first `token` tokens cover; a character cut in two is not covered."""
-        nbytes = max(0, (self.ends[token - 1] if token else 0) - self.lead)
-        if self.text.isascii():
-            return min(nbytes, len(self.text))
-        return len(self.text.encode("utf-8", "surrogatepass")[:nbytes].decode("utf-8", "ignore"))
 
 
 def offsets(text: str, tokens: Sequence[int], piece: Callable[[int], bytes]) -> Offsets:
     """Offsets of `tokens`, which say `text`, perhaps after a token of their own in front."""
     ends = tuple(accumulate(len(piece(token)) for token in tokens))
-    total = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    total = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
     return Offsets(text, ends, max(0, (ends[-1] if ends else 0) - total))

@@ -5,7 +5,8 @@ from typing import Any
 
 from engine.chat import Rendered
 from engine.errors import BadRequest
-from engine.request import Anchor
+from engine.request import Anchor, Exact, Resume
+from engine.transcript import Reading
 from server.offsets import Offsets, offsets
 from server.report import Place
 from server.runtime import Runtime
@@ -14,27 +15,25 @@ from server.schemas import ChatTemplateFields
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model reads. `rendered` is None where no template was applied, `places` where tokens were given."""
+    """What the model reads. `rendered` is None where no template was applied. `differs` is where the text leaves what was read
+    before; a prompt given as tokens has no `text`, and only the engine knows where it differs."""
 
     tokens: tuple[int, ...]
+    text: str | None = None
     anchors: tuple[Anchor, ...] = ()
-    places: Offsets | None = None
     rendered: Rendered | None = None
+    differs: Place | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was done to the messages to make them fit the template."""
         return self.rendered.notes if self.rendered else ()
 
-    def locate(self, token: int) -> Place:
-        """Token number `token` as a place in the client's messages; without messages, a character of the prompt."""
-        if self.places is None:
-            return Place(None, token, token)
-        char = self.places.char(token)
-        if self.rendered is None:
-            return Place(None, char, token)
-        found = self.rendered.locate(char)
-        return Place(found.message, found.char, token)
+    def diverged(self, resume: Resume) -> Place | None:
+        """Where reuse had to stop because history is not what it was; None for new and for appended prompts."""
+        if self.text is not None:
+            return self.differs
+        return Place(None, resume.common, resume.common) if resume.diverged else None
 
 
 def render(runtime: Runtime, body: ChatTemplateFields, *, forced: bool = False) -> Rendered:
@@ -59,31 +58,43 @@ def template_variables(body: ChatTemplateFields, forced: bool) -> dict[str, Any]
     return variables
 
 
-def chat_prompt(runtime: Runtime, rendered: Rendered) -> Prompt:
+def chat_prompt(runtime: Runtime, rendered: Rendered, exact: Exact) -> Prompt:
     """A rendered conversation as tokens, with its anchors."""
-    tokens = text_tokens(runtime, rendered.text)
-    places = offsets(rendered.text, tokens, runtime.tokenizer.piece)
+    reading, places = read(runtime, rendered.text, exact)
     anchors = tuple(Anchor(places.token(a.position), a.kind, a.pinned) for a in rendered.anchors)
-    return Prompt(tokens, anchors, places, rendered)
+    return Prompt(reading.tokens, rendered.text, anchors, rendered, place_of(reading, rendered.text, rendered))
 
 
-def plain_prompt(runtime: Runtime, given: str | list[int]) -> Prompt:
+def plain_prompt(runtime: Runtime, given: str | list[int], exact: Exact) -> Prompt:
     """A prompt without messages. Raises BadRequest for an empty one and for tokens outside the vocabulary."""
     if isinstance(given, str):
-        tokens = text_tokens(runtime, given)
-        places = offsets(given, tokens, runtime.tokenizer.piece)
+        reading, _ = read(runtime, given, exact)
+        prompt = Prompt(reading.tokens, given, differs=place_of(reading, given, None))
     else:
-        tokens, places = tuple(given), None
         for token in given:
             runtime.tokenizer.piece(token)
-    if not tokens:
+        prompt = Prompt(tuple(given))
+    if not prompt.tokens:
         raise BadRequest("the prompt is empty", "prompt")
-    return Prompt(tokens, places=places)
+    return prompt
 
 
-def text_tokens(runtime: Runtime, text: str) -> tuple[int, ...]:
-    """The tokens of a prompt; a BOS that the model wants is put in front unless the text starts with it."""
-    tokenizer = runtime.tokenizer
+def read(runtime: Runtime, text: str, exact: Exact) -> tuple[Reading, Offsets]:
+    """A text as tokens, those of an earlier sequence as far as its bytes agree. A BOS that the model wants is put in front
+    unless the text starts with it."""
+    tokenizer, engine = runtime.tokenizer, runtime.engine
     bos = b"" if tokenizer.bos is None else tokenizer.piece(tokenizer.bos)
-    add = tokenizer.adds_bos and not (bos and text.encode("utf-8", "replace").startswith(bos))
-    return tuple(tokenizer.tokenize(text, special=True, add_bos=add))
+    add_bos = tokenizer.adds_bos and not (bos and text.startswith(bos.decode("utf-8", "replace")))
+    strict = exact is Exact.STRICT
+    reading = runtime.transcript.read(text, engine.resident(), runtime.store, strict=strict, add_bos=add_bos)
+    return reading, offsets(text, reading.tokens, tokenizer.piece)
+
+
+def place_of(reading: Reading, text: str, rendered: Rendered | None) -> Place | None:
+    """Where a text differs from what was read before, in the client's terms."""
+    if reading.differs is None:
+        return None
+    byte, token = reading.differs.byte, reading.differs.token
+    char = byte if text.isascii() else len(text.encode("utf-8", "replace")[:byte].decode("utf-8", "ignore"))
+    found = rendered.locate(char) if rendered else None
+    return Place(found.message, found.char, token) if found else Place(None, char, token)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.request import Done, Timings
+from engine.request import Done, Resume, Timings
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class Located(Protocol):
 
     @property
     def notes(self) -> Sequence[str]: ...
-    def locate(self, token: int) -> Place: ...
+    def diverged(self, resume: Resume) -> Place | None: ...
 
 
 def kvalet(done: Done, prompt: Located) -> dict[str, Any]:
     """Where a request resumed, what it read again, and where and why reuse stopped; `notes`: what was done to its messages."""
-    resume = done.resume
+    resume, diverged = done.resume, prompt.diverged(done.resume)
     return {
         "resumed_from": resume.source.value,
         "restored_tokens": resume.restored,
         "reread_tokens": resume.reread,
-        "diverged_at": prompt.locate(resume.common).body() if resume.diverged else None,
+        "diverged_at": diverged.body() if diverged else None,
         "reason": resume.reason,
         **({"notes": list(prompt.notes)} if prompt.notes else {}),
     }

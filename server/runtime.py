@@ -16,6 +16,8 @@ from engine.chat import ChatTemplate, load_template
 from engine.config import ContextConfig, EngineConfig, ModelConfig
 from engine.context import Context, Samplers, StateKind, Tokenizer
 from engine.engine import Engine
+from engine.selfcheck import Promise, SelfCheck, self_check
+from engine.transcript import Transcript
 from kvcache.config import CacheConfig
 from kvcache.fingerprint import settings_root
 from kvcache.store import Store
@@ -40,14 +42,6 @@ class Card:
     meta: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What the self-check at load found: without it, reuse is off. `text` says it to people."""
-
-    ok: bool
-    text: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
     """The parts of a running server. `closers` run in order, once, when it ends."""
@@ -56,11 +50,12 @@ class Runtime:
     card: Card
     tokenizer: Tokenizer
     template: ChatTemplate
+    transcript: Transcript
     engine: Engine
     store: Store
     kind: StateKind
     n_ctx: int
-    check: Check
+    check: SelfCheck
     closers: tuple[Callable[[], None], ...] = ()
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     preparing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))  # threads that render and tokenize
@@ -98,7 +93,7 @@ class Runtime:
             "checkpoint_interval": self.engine.stats().checkpoint_interval,
             "exact": self.settings.exact,
             "reuse": self.check.ok,
-            "self_check": self.check.text,
+            "self_check": check_text(self.check),
         }
 
     def close(self) -> None:
@@ -120,7 +115,7 @@ def assemble(
     context: Context,
     samplers: Samplers,
     template: ChatTemplate,
-    check: Check,
+    check: SelfCheck,
     *,
     root: bytes,
     frees: tuple[Callable[[], None], ...] = (),
@@ -138,7 +133,9 @@ def assemble(
     engine = Engine(context, store, config, tokenizer, samplers)
     engine.start()
     closers = (engine.close, store.close, *frees)
-    return Runtime(settings, card, tokenizer, template, engine, store, context.kind, context.n_ctx, check, closers)
+    return Runtime(
+        settings, card, tokenizer, template, Transcript(tokenizer), engine, store, context.kind, context.n_ctx, check, closers
+    )
 
 
 def cache_config(settings: Settings) -> CacheConfig:
@@ -172,8 +169,23 @@ def build(settings: Settings) -> Runtime:
     root = settings_root(state_settings(model, config))
     frees = (context.close, model.close, backend.close)
     template = template_of(settings, model)
-    check = Check(True, "not run yet")
+    check = checked(context, settings.grid)
     return assemble(settings, card, model, context, LlamaSamplers(context), template, check, root=root, frees=frees)
+
+
+def checked(context: Context, grid: int) -> SelfCheck:
+    """The self-check of this model, loud when it fails."""
+    found = self_check(context, grid)
+    if not found.ok:
+        LOG.error("SELF-CHECK FAILED, reuse is OFF and every prompt is read whole: %s", check_text(found))
+    return found
+
+
+def check_text(check: SelfCheck) -> str:
+    """What the self-check found, for /health and the banner."""
+    if not check.ok:
+        return "; ".join(check.failed)
+    return f"restore and rollback gave equal {'logits' if check.promise is Promise.BITS else 'greedy tokens'}"
 
 
 def model_config(settings: Settings, path: Path) -> ModelConfig:

@@ -12,10 +12,11 @@ import engine.chat
 from engine.chat import ChatTemplate
 from engine.context import StateKind
 from engine.fake import FakeContext, FakeSamplers, FakeTokenizer
+from engine.selfcheck import Promise, SelfCheck
 from kvcache.chain import root_id
 from server.app import create_app
 from server.config import Settings, load
-from server.runtime import Card, Check, Runtime, assemble
+from server.runtime import Card, Runtime, assemble
 
 MODEL = "fake"
 TEMPLATE = Path(engine.chat.__file__).with_name("qwen35.jinja").read_text(encoding="utf-8")
@@ -54,7 +55,7 @@ def runtime(
     script: Any = None,
     kind: StateKind = StateKind.HYBRID,
     ctx: int = 4096,
-    check: Check | None = None,
+    check: SelfCheck | None = None,
     template: str = TEMPLATE,
     seconds_per_token: float = 0.0,
     **given: Any,
@@ -67,7 +68,7 @@ def runtime(
     tokenizer = FakeTokenizer()
     card = Card(MODEL, "/models/fake.gguf", "a model for tests", {"n_vocab": tokenizer.n_vocab})
     chat = ChatTemplate(template, "", "<|im_end|>")
-    checked = check or Check(True, "restore and rollback were exact")
+    checked = check or SelfCheck(True, Promise.BITS, (), None)
     return assemble(settings, card, tokenizer, context, FakeSamplers(context), chat, checked, root=root_id(b"tests"))
 
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from engine.context import StateKind
-from server.runtime import Check
+from engine.selfcheck import Promise, SelfCheck
 from tests.server.serving import Answers, events, metric, serving
 
 HI = [{"role": "user", "content": "hi"}]
@@ -153,7 +153,7 @@ def test_an_error_in_the_middle_of_a_stream_is_a_data_line_and_the_next_request_
 
 
 def test_a_failed_self_check_is_said_by_health() -> None:
-    with serving(check=Check(False, "restored logits differ")) as client:
+    with serving(check=SelfCheck(False, Promise.NONE, ("restored logits differ",), None)) as client:
         health = client.get("/health").json()
         assert (health["status"], health["reuse"]) == ("degraded", False)
         assert "differ" in health["self_check"]
