@@ -11,6 +11,8 @@ from keeper.strategies.pass_through import PassThrough
 from keeper.strategies.retrieval import InPlaceRetrieval, Retrieval
 from keeper.strategies.rewrite import Rewrite
 from keeper.strategies.summarise import Summarise
+from keeper.strategies.tope import Tope
+from keeper.strategies.tope_notes import TopeNotes
 
 
 def makers() -> dict[str, Callable[[], Strategy]]:
@@ -24,6 +26,8 @@ def makers() -> dict[str, Callable[[], Strategy]]:
         "retrieval": Retrieval,
         "rewrite": Rewrite,
         "summarise": Summarise,
+        "tope": Tope,
+        "tope_notes": TopeNotes,
     }
 
 
@@ -33,7 +37,7 @@ def names() -> tuple[str, ...]:
 
 def make(name: str) -> Strategy:
     """The strategy called `name` (dashes and underscores are the same); UnknownStrategy lists what there is."""
-    found = makers().get(name.replace("-", "_"))
+    found = makers().get(name.replace("-", "_").replace("+", "_"))
     if found is None:
         raise UnknownStrategy(name, names())
     return found()
