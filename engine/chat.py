@@ -6,6 +6,7 @@ parser = template.parser(tools, rendered, seed=request_id)
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 OURS = frozenset({"messages", "tools", "bos_token", "eos_token", MARK})
 FALLBACKS = {"<start_of_turn>": "gemma", "<|im_start|>": "chatml", "<|start_header_id|>": "llama3"}  # by a token of theirs
 LAST_FALLBACK = "chatml"
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold one; UTF-8, and so a tokenizer, cannot
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class ChatTemplate:
             except TemplateFailed as error:
                 refusal = refusal or error
             else:
-                return trace, adapted, notes
+                return replace(trace, text=LONE_SURROGATE.sub("\ufffd", trace.text)), adapted, notes
         raise BadRequest(f"the model's chat template refused the messages: {refusal}", "messages") from refusal
 
     def parser(

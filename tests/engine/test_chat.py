@@ -1,7 +1,6 @@
 """What a chat becomes: the text, the places in it, and what happens to messages a template does not take."""
 
 import json
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from tests.engine.chat_templates import (
     assistant,
     result,
     system,
+    template,
     user,
 )
 
@@ -43,7 +43,7 @@ LOOP = [
 
 
 def qwen35(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, /, **settings: Any) -> Rendered:
-    return ChatTemplate(QWEN35).render(messages, tools, **settings)
+    return template(QWEN35).render(messages, tools, **settings)
 
 
 def shared(first: Rendered, second: Rendered) -> int:
@@ -82,7 +82,7 @@ def test_values_that_are_no_text_are_shown_as_the_real_template_does() -> None:
 @pytest.mark.parametrize("source", [QWEN35, QWEN3, CHATML, GEMMA, LLAMA])
 def test_the_spans_cut_the_prompt_into_its_messages(source: str) -> None:
     messages = [system("Sys text"), user("u"), assistant("answer one"), user("third"), assistant("s"), user("last")]
-    rendered = ChatTemplate(source, "<bos>", "<eos>", clock=lambda: datetime(2026, 11, 30)).render(messages)
+    rendered = template(source, "<bos>", "<eos>").render(messages)
     assert [span.index for span in rendered.spans] == [0, 1, 2, 3, 4, 5]
     for span, following in zip(rendered.spans, [*rendered.spans[1:], None], strict=True):
         content = str(messages[span.index]["content"])
@@ -93,7 +93,7 @@ def test_the_spans_cut_the_prompt_into_its_messages(source: str) -> None:
 
 @pytest.mark.parametrize("source", [QWEN35, QWEN3])
 def test_the_anchors_are_those_of_the_facts(source: str) -> None:
-    rendered = ChatTemplate(source).render(LOOP, [WEATHER, SEARCH])
+    rendered = template(source).render(LOOP, [WEATHER, SEARCH])
     assert before(rendered, AnchorKind.USER_END) == ["ser\nfirst<|im_end|>\n"]
     assert before(rendered, AnchorKind.LAST_USER_END)[0].endswith("weather?<|im_end|>\n")
     results = before(rendered, AnchorKind.TOOL_RESULTS_END)
@@ -117,7 +117,7 @@ def test_tools_end_before_the_system_text_in_qwen35_and_after_it_in_qwen3() -> N
     assert rendered.text[anchor.position :].startswith("Be brief.<|im_end|>")
     other = qwen35([system("Other."), *LOOP[1:]], [WEATHER])
     assert shared(rendered, other) == anchor.position
-    rendered = ChatTemplate(QWEN3).render(LOOP, [WEATHER])
+    rendered = template(QWEN3).render(LOOP, [WEATHER])
     assert rendered.anchors[0].position == rendered.text.index("<|im_start|>user")
 
 
@@ -128,7 +128,7 @@ def test_tools_without_a_system_message_end_where_the_first_message_starts() -> 
 
 
 def test_tools_in_the_first_user_message_end_before_its_text() -> None:
-    rendered = ChatTemplate(LLAMA, clock=lambda: datetime(2026, 11, 30)).render([system("S"), user("question")], [WEATHER])
+    rendered = template(LLAMA).render([system("S"), user("question")], [WEATHER])
     assert rendered.text.startswith("<|start_header_id|>system<|end_header_id|>\n\nDate: 30 Nov 2026\n\nS<|eot_id|>")
     anchor = next(anchor for anchor in rendered.anchors if anchor.kind is AnchorKind.TOOLS_END)
     assert rendered.text[anchor.position :].startswith("question<|eot_id|>")
@@ -156,9 +156,21 @@ def test_the_answer_starts_at_an_anchor_after_a_tool_loop_and_after_a_question()
 
 
 def test_a_template_that_counts_and_opens_the_answer_itself_still_has_its_places() -> None:
-    rendered = ChatTemplate(BY_NUMBER).render([user("one"), assistant("two"), user("three <think> four")])
+    rendered = template(BY_NUMBER).render([user("one"), assistant("two"), user("three <think> four")])
     assert [rendered.text[span.content : span.end] for span in rendered.spans] == ["one", "two", "three <think> four"]
     assert rendered.thinking
+
+
+def test_a_message_that_the_template_leaves_out_has_an_empty_span_in_its_place() -> None:
+    source = "{% for m in messages if m.role != 'note' %}[{{ m.content }}]{% endfor %}>"
+    rendered = template(source).render([user("a"), {"role": "note", "content": "x"}, user("b")])
+    assert [(span.start, span.end) for span in rendered.spans] == [(0, 3), (3, 3), (3, 6)]
+    assert rendered.locate(4) == Place(2, 0) and rendered.generation_prompt == ">"
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
+    rendered = qwen35([user("a\ud83d b"), assistant("", None, [("f", '{"a": "\\udc00"}')])])
+    assert "a\ufffd b" in rendered.text and rendered.text.encode()
 
 
 # public-reports.md, as far as rendering goes
@@ -221,39 +233,37 @@ def test_row_18_the_same_tools_render_the_same_two_hundred_times() -> None:
 
 
 def test_row_19_replayed_arguments_keep_the_order_the_model_gave_them() -> None:
-    template = ChatTemplate(QWEN35)
-    prompt = template.render([user("edit")], [SEARCH])
+    chat = template(QWEN35)
+    prompt = chat.render([user("edit")], [SEARCH])
     written = (
         "hm\n</think>\n\n<tool_call>\n<function=search>\n<parameter=z>\npath\n</parameter>\n"
         "<parameter=a>\nline\nline\n</parameter>\n</function>\n</tool_call>"
     )
-    parser = template.parser([SEARCH], prompt)
+    parser = chat.parser([SEARCH], prompt)
     message = collect([*parser.feed(written), *parser.finish()]).message()
-    after = template.render([user("edit"), message, result("ok")], [SEARCH])
+    after = chat.render([user("edit"), message, result("ok")], [SEARCH])
     assert after.text.startswith(prompt.text + written + "<|im_end|>\n")
 
 
 @pytest.mark.parametrize("source", [QWEN35, QWEN3, CHATML, GEMMA])
 def test_row_52_a_system_message_in_the_middle_is_served_with_the_prefix_intact(source: str) -> None:
-    template = ChatTemplate(source)
-    start = template.render([system("S"), user("one")])
-    rendered = template.render([system("S"), user("one"), assistant("two"), system("Be careful now."), user("three")])
+    chat = template(source)
+    start = chat.render([system("S"), user("one")])
+    rendered = chat.render([system("S"), user("one"), assistant("two"), system("Be careful now."), user("three")])
     assert shared(start, rendered) >= next(anchor.position for anchor in start.anchors if anchor.pinned)
     assert rendered.locate(rendered.text.index("careful")) == Place(3, len("Be "))
     assert bool(rendered.notes) == ("raise_exception" in source)
 
 
 def test_a_template_without_a_system_role_gets_its_text_as_a_users() -> None:
-    rendered = ChatTemplate(STRICT, "<s>", "</s>").render(
-        [system("S"), user("one"), assistant("two"), system("T"), user("three")]
-    )
+    rendered = template(STRICT, "<s>", "</s>").render([system("S"), user("one"), assistant("two"), system("T"), user("three")])
     assert rendered.text == "<s>[INST] S\n\none [/INST]two</s>[INST] T\n\nthree [/INST]"
     assert rendered.notes
 
 
 def test_a_template_that_takes_nothing_says_its_own_words() -> None:
     with pytest.raises(BadRequest, match="roles must alternate"):
-        ChatTemplate(STRICT).render([assistant("first"), user("x")])
+        template(STRICT).render([assistant("first"), user("x")])
     with pytest.raises(BadRequest, match="unknown message role: judge"):
         qwen35([{"role": "judge", "content": "x"}])
 
@@ -261,13 +271,13 @@ def test_a_template_that_takes_nothing_says_its_own_words() -> None:
 def test_no_messages_at_all_are_a_bad_request_or_a_prompt_but_never_a_crash() -> None:
     assert qwen35([]).text == ASSISTANT + "<think>\n"
     with pytest.raises(BadRequest, match="refused"):
-        ChatTemplate(LLAMA).render([])
+        template(LLAMA).render([])
 
 
 def test_broken_arguments_stay_usable() -> None:
     for arguments in ('{"city": "Ly', "[1, 2]", "plain"):
         assert arguments in qwen35([user("q"), assistant("", None, [("weather", arguments)])]).text
-        assert arguments in ChatTemplate(QWEN3).render([user("q"), assistant("", None, [("weather", arguments)])]).text
+        assert arguments in template(QWEN3).render([user("q"), assistant("", None, [("weather", arguments)])]).text
 
 
 def test_both_forms_of_arguments_render_the_same() -> None:
@@ -288,14 +298,14 @@ def test_a_last_assistant_message_can_be_continued() -> None:
     rendered = qwen35([user("q"), assistant("Once upon a ")], continue_final_message=True)
     assert rendered.text.endswith(ASSISTANT + "<think>\n\n</think>\n\nOnce upon a ")
     assert rendered.continued and not rendered.thinking and rendered.generation_prompt == ""
-    parser = ChatTemplate(QWEN35).parser(None, rendered)
+    parser = template(QWEN35).parser(None, rendered)
     assert collect(parser.feed("<think> time")).content == "<think> time"
 
 
 def test_reasoning_that_was_cut_off_can_be_continued() -> None:
     rendered = qwen35([user("q"), assistant(None, "Let me see")], continue_final_message=True)
     assert rendered.text.endswith(ASSISTANT + "<think>\nLet me see")
-    parser = ChatTemplate(QWEN35).parser(None, rendered)
+    parser = template(QWEN35).parser(None, rendered)
     assert collect([*parser.feed(", yes\n</think>\n\nNo"), *parser.finish()]).message()["reasoning_content"] == ", yes"
 
 
@@ -305,7 +315,7 @@ def test_continuing_an_empty_answer_starts_one() -> None:
 
 @pytest.mark.parametrize("source", [CHATML, GEMMA, QWEN3])
 def test_a_continued_text_ends_in_what_was_said_whatever_the_template(source: str) -> None:
-    rendered = ChatTemplate(source).render([user("time time"), assistant("time")], continue_final_message=True)
+    rendered = template(source).render([user("time time"), assistant("time")], continue_final_message=True)
     assert rendered.text.endswith("\ntime") and rendered.spans[-1].end == len(rendered.text)
 
 
@@ -314,33 +324,33 @@ def test_what_is_no_unfinished_answer_cannot_be_continued() -> None:
         with pytest.raises(BadRequest, match="continued"):
             qwen35(messages, continue_final_message=True)
     with pytest.raises(BadRequest, match="does not show"):
-        ChatTemplate(CHATML).render([user("q"), assistant("", "thought")], continue_final_message=True)
+        template(CHATML).render([user("q"), assistant("", "thought")], continue_final_message=True)
 
 
 def test_a_template_without_tools_has_them_shown_as_text_and_reads_calls_back() -> None:
-    template = ChatTemplate(CHATML)
-    rendered = template.render([user("q"), assistant("I look", None, [CALL]), result("sun")], [WEATHER])
+    chat = template(CHATML)
+    rendered = chat.render([user("q"), assistant("I look", None, [CALL]), result("sun")], [WEATHER])
     assert rendered.text.startswith("<|im_start|>system\nThese functions can be called:")
     assert 'I look\n<tool_call>\n{"name": "weather", "arguments": {"city": "Lyon"}}\n</tool_call><|im_end|>' in rendered.text
     assert "user\n<tool_response>\nsun\n</tool_response><|im_end|>" in rendered.text
     assert rendered.locate(5) == Place(None, 5) and rendered.locate(rendered.text.index("user\nq") + 5).message == 0
-    parser = template.parser([WEATHER], rendered)
+    parser = chat.parser([WEATHER], rendered)
     text = '<tool_call>\n{"name": "weather", "arguments": {"city": "Nice"}}\n</tool_call>'
     assert collect([*parser.feed(text), *parser.finish()]).calls[0].arguments == '{"city": "Nice"}'
-    assert template.render([system("S"), user("q")], [WEATHER]).text.count("<|im_start|>system") == 1
+    assert chat.render([system("S"), user("q")], [WEATHER]).text.count("<|im_start|>system") == 1
 
 
 def test_a_model_without_a_template_gets_the_one_of_its_tokens() -> None:
     for token, start in (("<start_of_turn>", "<bos><start_of_turn>user\nq"), ("<|im_start|>", "<|im_start|>user\nq")):
-        template = load_template(None, lambda name, token=token: name == token, "<bos>")
-        assert template.note and "no chat template" in template.note
-        assert template.render([user("q")]).text.startswith(start)
+        loaded = load_template(None, {token}.__contains__, "<bos>")
+        assert loaded.note and "no chat template" in loaded.note
+        assert loaded.render([user("q")]).text.startswith(start)
     assert load_template(None, lambda name: name == "<|start_header_id|>").render([user("q")]).text.startswith("<|start_header")
     assert load_template("", lambda name: False).render([user("q")]).text.startswith("<|im_start|>user")
 
 
 def test_gemma_markup_puts_the_system_text_into_the_first_turn() -> None:
-    rendered = ChatTemplate(GEMMA, "<bos>").render([system("S"), user("q"), assistant("a"), user("r")])
+    rendered = template(GEMMA, "<bos>").render([system("S"), user("q"), assistant("a"), user("r")])
     assert rendered.text == (
         "<bos><start_of_turn>user\nS\n\nq<end_of_turn>\n<start_of_turn>model\na<end_of_turn>\n"
         "<start_of_turn>user\nr<end_of_turn>\n<start_of_turn>model\n"
@@ -350,28 +360,28 @@ def test_gemma_markup_puts_the_system_text_into_the_first_turn() -> None:
 def test_a_broken_template_falls_back_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ModelError):
         ChatTemplate("{% if %}")
-    template = load_template("{% if %}", lambda name: True)
-    assert template.note and "broken" in template.note and template.note in caplog.text
+    loaded = load_template("{% if %}", lambda name: True)
+    assert loaded.note and "broken" in loaded.note and loaded.note in caplog.text
 
 
 def test_a_template_knows_what_it_can_do() -> None:
-    assert (ChatTemplate(QWEN35).dialect, ChatTemplate(QWEN35).thinks, ChatTemplate(QWEN35).takes_tools) == (
+    assert (template(QWEN35).dialect, template(QWEN35).thinks, template(QWEN35).takes_tools) == (
         Dialect.XML,
         True,
         True,
     )
-    assert (ChatTemplate(QWEN3).dialect, ChatTemplate(CHATML).thinks, ChatTemplate(CHATML).takes_tools) == (
+    assert (template(QWEN3).dialect, template(CHATML).thinks, template(CHATML).takes_tools) == (
         Dialect.HERMES,
         False,
         False,
     )
-    assert (ChatTemplate(LLAMA).dialect, ChatTemplate(LLAMA).takes_tools) == (Dialect.NONE, True)
+    assert (template(LLAMA).dialect, template(LLAMA).takes_tools) == (Dialect.NONE, True)
 
 
 @pytest.mark.parametrize("source", [QWEN35, QWEN3])
 def test_a_long_history_renders_with_every_span_in_order(source: str) -> None:
     messages = [message for turn in range(200) for message in (user(f"q{turn}"), assistant(f"a{turn}", "t"))]
-    rendered = ChatTemplate(source).render(messages)
+    rendered = template(source).render(messages)
     assert [rendered.text[span.content : span.end] for span in rendered.spans] == [
         f"{m['content']}<|im_end|>\n" for m in messages
     ]

@@ -2,17 +2,20 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import BadRequest, Cancelled
 from engine.request import Event, Failed, Progress, Token
 from engine.stream import EventStream, StopMatcher, Utf8Decoder, whole_characters
+
+REPEATABLE = settings(deadline=None, derandomize=True)
 
 
 def run_matcher(stops: tuple[str, ...], pieces: list[bytes]) -> tuple[bytes, str | None]:
@@ -41,11 +44,13 @@ TEXTS = st.text("abé", max_size=30)
 STOPS = st.lists(st.text("abé", min_size=1, max_size=4), max_size=3).map(tuple)
 
 
+@REPEATABLE
 @given(STOPS, TEXTS, st.lists(st.integers(0, 1000)))
 def test_a_stop_string_ends_the_text_however_it_is_cut(stops: tuple[str, ...], text: str, places: list[int]) -> None:
     assert run_matcher(stops, cut(text.encode(), places)) == reference(stops, text.encode())
 
 
+@REPEATABLE
 @given(STOPS, TEXTS)
 def test_no_byte_shown_belongs_to_a_stop_string(stops: tuple[str, ...], text: str) -> None:
     matcher, shown, final = StopMatcher(stops), b"", reference(stops, text.encode())[0]
@@ -75,18 +80,21 @@ def test_a_stop_string_that_can_never_match_is_refused(stop: str) -> None:
     assert caught.value.param == "stop"
 
 
+@REPEATABLE
 @given(st.text(max_size=20), st.lists(st.integers(0, 1000)))
 def test_text_survives_any_cut_of_its_bytes(text: str, places: list[int]) -> None:
     decoder = Utf8Decoder()
     assert "".join(decoder.feed(piece) for piece in cut(text.encode(), places)) + decoder.flush() == text
 
 
+@REPEATABLE
 @given(st.binary(max_size=30), st.lists(st.integers(0, 1000)))
 def test_wrong_bytes_are_replaced_the_same_way_however_they_are_cut(data: bytes, places: list[int]) -> None:
     decoder = Utf8Decoder()
     assert "".join(decoder.feed(piece) for piece in cut(data, places)) + decoder.flush() == data.decode(errors="replace")
 
 
+@REPEATABLE
 @given(st.text(max_size=8), st.integers(0, 40))
 def test_whole_characters_stop_before_a_cut_one(text: str, length: int) -> None:
     data = text.encode()[:length]
@@ -102,7 +110,7 @@ def events(count: int) -> list[Event]:
 def test_events_cross_from_another_thread_in_order_and_end() -> None:
     async def consume() -> list[Event]:
         stream = EventStream(asyncio.get_running_loop(), lambda: pytest.fail("cancelled though it ended"))
-        sender = threading.Thread(target=lambda: [stream.sink(event) for event in events(500)])
+        sender = threading.Thread(target=lambda: deque(map(stream.sink, events(500)), 0))
         sender.start()
         async with stream as arriving:
             seen = [event async for event in arriving]

@@ -4,18 +4,22 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ModelError
 from engine.synthetic import Geometry, digest, parameters, parse_spec, write_model
 from engine.vocabulary import byte_alphabet, join_pair, make_vocabulary
+
+REPEATABLE = settings(deadline=None, derandomize=True)
 
 SMALL = "custom,embd=64,layers=4,ff=64,heads=2,kv=1,head_dim=32,key_heads=1,value_heads=2,vocab=320"
 
@@ -125,6 +129,7 @@ def test_ordinary_english_takes_a_few_characters_a_token() -> None:
     assert count <= 1.5 * len(words)
 
 
+@REPEATABLE
 @given(st.lists(st.sampled_from("ab"), max_size=12))
 def test_joining_a_pair_keeps_the_text_and_leaves_no_pair_behind(symbols: list[str]) -> None:
     joined = join_pair(symbols, ("a", "b"))
@@ -135,3 +140,38 @@ def test_joining_a_pair_keeps_the_text_and_leaves_no_pair_behind(symbols: list[s
 def test_the_byte_alphabet_has_a_letter_for_each_byte() -> None:
     assert len(set(byte_alphabet())) == 256
     assert byte_alphabet()[ord(" ")] == "Ġ" and byte_alphabet()[ord("\n")] == "Ċ"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """tiny (F32: no weight repacking, which crashes on some virtual CPUs) in llama.cpp, one thread."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    path = built(tmp_path_factory.mktemp("model"), "tiny")
+    model = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, verbose=False)
+    yield model
+    model.close()
+
+
+PROMPTS = ["Hello", "What is the balance of the account?", "List three rules, please."]
+
+
+@pytest.mark.model
+def test_llama_cpp_reads_specials_as_one_token_and_english_in_few(llama: Any) -> None:
+    assert len(llama.tokenize(b"<|im_start|><think>\n</tool_call>", add_bos=False, special=True)) == 4
+    text = b"The manager said that every customer should pay the invoice before Monday morning."
+    tokens = llama.tokenize(text, add_bos=False)
+    assert len(tokens) < len(text) / 3
+    assert llama.detokenize(tokens) == text
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_tiny_model_says_different_words_and_does_not_stop_at_once(llama: Any, temperature: float) -> None:
+    answers = []
+    for prompt in PROMPTS:
+        text = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        reply = llama.create_completion(text, max_tokens=40, temperature=temperature, seed=1)["choices"][0]
+        answers.append(reply["text"])
+        assert len(set(llama.tokenize(reply["text"].encode(), add_bos=False))) >= 20
+        assert reply["text"].isascii()
+    assert len(set(answers)) == len(PROMPTS)

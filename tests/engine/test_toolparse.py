@@ -1,17 +1,19 @@
 """Generated text to messages: whatever the cuts, both dialects, cut-off calls, and both directions agree."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.argtypes import parameter_types, schema_types, to_json_value
-from engine.chat import ChatTemplate
 from engine.deltas import CallArguments, CallStart, ContentDelta, Delta, Parsed, ReasoningDelta, collect, joined
 from engine.toolparse import Dialect, OutputParser, ParserConfig, dialect_of
-from tests.engine.chat_templates import CHATML, QWEN3, QWEN35, SEARCH, WEATHER, assistant, user
+from tests.engine.chat_templates import CHATML, QWEN3, QWEN35, SEARCH, WEATHER, assistant, template, user
+
+REPEATABLE = settings(deadline=None, derandomize=True)
 
 TOOLS = (WEATHER, SEARCH)
 XML = (
@@ -21,17 +23,17 @@ XML = (
 HERMES = '<tool_call>\n{"name": "weather", "arguments": {"city": "Saint-\\nDenis", "days": 3}}\n</tool_call>'
 
 
-def parse(text: str, cuts: list[int] | None = None, **settings: Any) -> list[Delta]:
-    parser = OutputParser(ParserConfig(**{"calls": True, "tools": TOOLS, **settings}))
+def parse(text: str, cuts: list[int] | None = None, **options: Any) -> list[Delta]:
+    parser = OutputParser(ParserConfig(**{"calls": True, "tools": TOOLS, **options}))
     borders = [0, *sorted(cut % (len(text) + 1) for cut in cuts or []), len(text)]
     deltas: list[Delta] = []
-    for start, end in zip(borders, borders[1:], strict=False):  # noqa: RUF007
+    for start, end in pairwise(borders):
         deltas += parser.feed(text[start:end])
     return joined([*deltas, *parser.finish()])
 
 
-def parsed(text: str, **settings: Any) -> Parsed:
-    return collect(parse(text, **settings))
+def parsed(text: str, **options: Any) -> Parsed:
+    return collect(parse(text, **options))
 
 
 @pytest.mark.parametrize("text", [XML, HERMES])
@@ -63,6 +65,7 @@ FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
+@REPEATABLE
 @given(
     st.lists(FRAGMENTS, max_size=14).map("".join),
     st.lists(st.integers(0, 10_000), max_size=12),
@@ -76,18 +79,20 @@ FRAGMENTS = st.sampled_from(
 def test_what_is_shown_does_not_depend_on_the_cuts(
     text: str, cuts: list[int], start: dict[str, bool], stream: bool, calls: bool
 ) -> None:
-    settings = {**start, "stream_calls": stream, "calls": calls}
-    whole = collect(parse(text, **settings))
-    assert collect(parse(text, cuts, **settings)) == whole
-    assert collect(parse(text, list(range(len(text))), **settings)) == whole
+    options: dict[str, Any] = {**start, "stream_calls": stream, "calls": calls}
+    whole = collect(parse(text, **options))
+    assert collect(parse(text, cuts, **options)) == whole
+    assert collect(parse(text, list(range(len(text))), **options)) == whole
 
 
+@REPEATABLE
 @given(st.lists(FRAGMENTS, max_size=14).map("".join))
 def test_calls_that_are_shown_whole_always_have_an_object_for_arguments(text: str) -> None:
     for call in parsed(text, stream_calls=False).calls:
         assert isinstance(json.loads(call.arguments), dict)
 
 
+@REPEATABLE
 @given(st.text(st.sampled_from("ab <\n>/think"), max_size=40))
 def test_text_without_tags_of_ours_is_content_byte_for_byte(text: str) -> None:
     if "<think>" not in text:
@@ -241,6 +246,7 @@ def test_a_tool_without_a_schema_has_no_types(tool: dict[str, Any]) -> None:
     assert parameter_types(tool) == {}
 
 
+@REPEATABLE
 @given(st.text(max_size=20), st.sets(st.sampled_from(["null", "boolean", "integer", "number", "object", "array", "string"])))
 def test_a_value_is_always_json(text: str, types: set[str]) -> None:
     json.loads(to_json_value(text, frozenset(types)))
@@ -270,37 +276,46 @@ XML_ARGUMENTS = st.fixed_dictionaries(
 XML_CALLS = st.lists(st.tuples(st.just("weather"), XML_ARGUMENTS), max_size=3)
 
 
-def round_trip(source: str, content: str, reasoning: str, calls: list[tuple[str, dict[str, Any]]], **settings: Any) -> None:
+def round_trip(source: str, content: str, reasoning: str, calls: list[tuple[str, dict[str, Any]]], **options: Any) -> None:
     """What the template writes for a message, less the prompt, parses back to the message."""
-    template = ChatTemplate(source)
+    chat = template(source)
     told = assistant(content, reasoning, [(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls])
-    prompt = template.render([user("go")], TOOLS, **settings)
-    whole = template.render([user("go"), told], TOOLS, add_generation_prompt=False, **settings)
+    prompt = chat.render([user("go")], TOOLS, **options)
+    whole = chat.render([user("go"), told], TOOLS, add_generation_prompt=False, **options)
     assert whole.text.startswith(prompt.text)
     written = whole.text[len(prompt.text) :].removesuffix("<|im_end|>\n")
     for stream in (True, False):
-        parser = template.parser(TOOLS, prompt, stream_calls=stream)
+        parser = chat.parser(TOOLS, prompt, stream_calls=stream)
         message = collect([*(delta for piece in written for delta in parser.feed(piece)), *parser.finish()])
         assert (message.content, message.reasoning) == (content, reasoning)
         back = [(call.name, json.loads(call.arguments)) for call in message.calls]
         assert back == calls and [list(arguments) for _, arguments in back] == [list(arguments) for _, arguments in calls]
 
 
+@REPEATABLE
 @given(PLAIN, PLAIN, XML_CALLS)
 def test_a_message_of_qwen35_comes_back_as_it_was(content: str, reasoning: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     round_trip(QWEN35, content, reasoning, calls)
 
 
+@REPEATABLE
 @given(PLAIN, XML_CALLS)
 def test_a_message_of_qwen35_without_thinking_comes_back_as_it_was(content: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     round_trip(QWEN35, content, "", calls, enable_thinking=False)
 
 
+@REPEATABLE
 @given(WORDS.map(lambda text: text.strip("\n")), PLAIN, HERMES_CALLS)
 def test_a_message_of_qwen3_comes_back_as_it_was(content: str, reasoning: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     round_trip(QWEN3, content, reasoning, calls)
 
 
 def test_deltas_join_by_kind_and_call() -> None:
-    deltas = [ReasoningDelta("a"), ReasoningDelta("b"), CallArguments(0, "x"), CallArguments(1, "y"), CallArguments(1, "z")]
+    deltas: list[Delta] = [
+        ReasoningDelta("a"),
+        ReasoningDelta("b"),
+        CallArguments(0, "x"),
+        CallArguments(1, "y"),
+        CallArguments(1, "z"),
+    ]
     assert joined(deltas) == [ReasoningDelta("ab"), CallArguments(0, "x"), CallArguments(1, "yz")]
