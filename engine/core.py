@@ -45,7 +45,7 @@ class Core:
         self.slots = SlotTable(context.n_slots, config.grid, store.root)
         self.meter = CostMeter()
         self.counters = Counters()
-        self.parker = Parker(context, store, self.slots, clock)
+        self.parker = Parker(context, store, self.slots, reuse=config.reuse, clock=clock)
         self._restorer = Restorer(context, store, self.slots, self.parker, clock)
         self.placer = Placer(context, store, self.slots, self._restorer, config, self.meter)
         self.waiting: list[Turn] = []

@@ -12,26 +12,33 @@ from kvcache.errors import CacheError
 from kvcache.store import Store
 
 _log = logging.getLogger(__name__)
+_MOST_PINS = 1024  # conversations whose pin is kept; beyond that the oldest pin is let go
 
 
 class Parker:
-    """Gives the store what a slot holds and the store lacks; costs nothing when the store is off.
+    """Gives the store what a slot holds and the store lacks; costs nothing when the store is off or `reuse` is.
 
     A block goes before the checkpoints that stand on it: only so the pair can reach the disk. Blocks are looked for from
     the last one parked, so that a long conversation is not walked again at every checkpoint. Keeping is a service, no duty:
     what goes wrong here is logged and counted in `failures`, and the turn goes on.
     """
 
-    def __init__(self, context: Context, store: Store, slots: SlotTable, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        context: Context,
+        store: Store,
+        slots: SlotTable,
+        *,
+        reuse: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._context, self._store, self._slots = context, store, slots
         self._checkpoints = context.kind is not StateKind.ATTENTION
+        self.enabled = reuse and store.enabled
         self._clock = clock
+        self._pins: dict[bytes, str] = {}
         self.checkpoints_saved = self.blocks_saved = self.failures = 0
         self.seconds = 0.0
-
-    @property
-    def enabled(self) -> bool:
-        return self._store.enabled
 
     def park(self, slot: Slot, *, kind: str = "", pinned: bool = False) -> None:
         """Parks all whole blocks of the slot and, when it stands on the grid, its state there as a checkpoint."""
@@ -64,11 +71,26 @@ class Parker:
 
     def _park(self, slot: Slot, kind: str, pinned: bool) -> None:
         self._park_blocks(slot)
-        if self._stands_on_grid(slot) and not self._held(slot, pinned):
-            self._store.park_checkpoint(self._save(slot), pinned=pinned, kind=kind, session=slot.session)
+        if self._stands_on_grid(slot) and not self._held(slot):
+            self._store.park_checkpoint(self._save(slot), kind=kind, session=slot.session)
+        if pinned:
+            self._pin(slot, kind)
+
+    def _pin(self, slot: Slot, kind: str) -> None:
+        """Pins the checkpoint where the slot stands and lets go of the one of the same kind that it followed: of the last user
+        message, say, a conversation pins one, however long it grows."""
+        id = self._slots.id_at(slot, slot.length)
+        for older in [older for older in slot.ids if self._pins.get(older) == kind and older != id]:
+            self._store.unpin(older)
+            del self._pins[older]
+        if self._store.pin(id):
+            self._pins[id] = kind
+        if len(self._pins) > _MOST_PINS:
+            self._store.unpin(oldest := next(iter(self._pins)))
+            del self._pins[oldest]
 
     def _roll(self, slot: Slot) -> None:
-        if self._stands_on_grid(slot) and not self._held(slot, False):
+        if self._stands_on_grid(slot) and not self._held(slot):
             slot.rolling = self._save(slot)
 
     def _settle(self, slot: Slot) -> None:
@@ -103,12 +125,8 @@ class Parker:
     def _stands_on_grid(self, slot: Slot) -> bool:
         return self._checkpoints and slot.length > 0 and slot.length % self._slots.grid == 0
 
-    def _held(self, slot: Slot, pinned: bool) -> bool:
-        id = self._slots.id_at(slot, slot.length)
-        held = self._store.has_checkpoint(id, slot.canonical == slot.length)
-        if held and pinned:
-            self._store.pin(id)
-        return held
+    def _held(self, slot: Slot) -> bool:
+        return self._store.has_checkpoint(self._slots.id_at(slot, slot.length), slot.canonical == slot.length)
 
     def _save(self, slot: Slot) -> Checkpoint:
         self.checkpoints_saved += 1

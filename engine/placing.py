@@ -179,7 +179,7 @@ class Placer:
                 turn.marks[at] = (kind, pinned)
 
     def _find_interval(self) -> int:
-        if self._context.kind is StateKind.ATTENTION or not self._store.enabled:
+        if self._context.kind is StateKind.ATTENTION or not (self._store.enabled and self._config.reuse):
             return 0
         budget = self._store.config.ram_bytes or self._store.config.disk_bytes
         return self._config.checkpoint_interval or placement.derive_interval(

@@ -8,7 +8,7 @@ from engine.config import EngineConfig
 from engine.context import StateKind
 from engine.core import Core
 from engine.fake import FakeContext, FakeSamplers, FakeTokenizer
-from engine.request import Anchor, Done, Event, Exact, Failed, Request, Token
+from engine.request import Anchor, AnchorKind, Done, Event, Exact, Failed, Request, Token
 from engine.sampling import SamplingParams
 from kvcache.chain import root_id
 from kvcache.config import CacheConfig
@@ -66,8 +66,9 @@ class Desk:
         self.context = FakeContext(kind, n_slots=slots, n_ctx=ctx, **fake)  # type: ignore[arg-type]
         self.store = store or Store(CacheConfig(ram_bytes=ram), ROOT, needs_checkpoint=kind is not StateKind.ATTENTION)
         self.config = config or EngineConfig()
-        self.core = Core(self.context, self.store, self.config, FakeTokenizer(), FakeSamplers(self.context))
+        self.core = Core(self.context, self.store, self.config, FakeTokenizer(), FakeSamplers(self.context), self.now)
         self._ids = count()
+        self._seen = self._decoded = 0
 
     def submit(
         self,
@@ -99,7 +100,14 @@ class Desk:
 
     def decoded(self) -> int:
         """Tokens that went through the context so far."""
-        return sum(len(run.tokens) for batch in self.context.batches for run in batch)
+        self._decoded += sum(len(run.tokens) for batch in self.context.batches[self._seen :] for run in batch)
+        self._seen = len(self.context.batches)
+        return self._decoded
+
+    def now(self) -> float:
+        """A clock by which a token takes 10 ms to decode and nothing else takes any time, so that every choice is the same
+        on every machine."""
+        return 0.01 * self.decoded()
 
 
 def text(length: int, seed: int = 1) -> list[int]:
@@ -109,3 +117,41 @@ def text(length: int, seed: int = 1) -> list[int]:
         value = (value * 1103515245 + 12345) % 2**31
         tokens.append((value >> 16) % 251)
     return tokens
+
+
+@dataclass(frozen=True)
+class Message:
+    role: str
+    body: tuple[int, ...]
+
+
+TOKENIZER = FakeTokenizer()
+START, END, THINK = (TOKENIZER.tokenize(text, special=True)[0] for text in ("<|im_start|>", "<|im_end|>", "<think>"))
+AFTER = {
+    "tools": AnchorKind.TOOLS_END,
+    "system": AnchorKind.SYSTEM_END,
+    "user": AnchorKind.USER_END,
+    "tool": AnchorKind.TOOL_RESULTS_END,
+}
+
+
+def render(messages: Sequence[Message]) -> tuple[list[int], tuple[Anchor, ...]]:
+    """As a thinking template does: bodies between marks, then `<|im_start|>assistant` and `<think>` for the answer to come.
+    Assistant bodies are shown as they are given, so what the model said comes back without its thinking mark."""
+    tokens: list[int] = []
+    anchors: list[Anchor] = []
+    users = [number for number, message in enumerate(messages) if message.role == "user"]
+    for number, message in enumerate(messages):
+        if message.role == "assistant":
+            anchors.append(Anchor(len(tokens), AnchorKind.ASSISTANT_START))
+        tokens += [START, *message.role.encode(), 10, *message.body, END, 10]
+        if users and number == users[-1]:
+            anchors.append(Anchor(len(tokens), AnchorKind.LAST_USER_END, pinned=True))
+        elif message.role in AFTER:
+            anchors.append(Anchor(len(tokens), AFTER[message.role]))
+    anchors.append(Anchor(len(tokens), AnchorKind.ASSISTANT_START))
+    return [*tokens, START, *b"assistant", 10, THINK, 10], tuple(anchors)
+
+
+def message(role: str, length: int, seed: int) -> Message:
+    return Message(role, tuple(text(length, seed)))
