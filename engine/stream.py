@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
+from typing import AnyStr
 
 from engine.errors import BadRequest
 from engine.request import Done, Event, Failed
@@ -34,7 +35,7 @@ class StopMatcher:
             _, start, self._hit = min(found)
             self._held = b""
             return text[:start], self._hit
-        keep = max(_overlap(text, stop) for _, stop in self._stops)
+        keep = max(overlap(text, stop) for _, stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], None
 
@@ -54,10 +55,10 @@ def _encoded(stop: str) -> bytes:
     return data
 
 
-def _overlap(text: bytes, stop: bytes) -> int:
-    """Length of the longest proper beginning of `stop` that `text` ends with."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:length]):
+def overlap(text: AnyStr, tag: AnyStr) -> int:
+    """Length of the longest proper beginning of `tag` that `text` ends with."""
+    for length in range(min(len(tag) - 1, len(text)), 0, -1):
+        if text.endswith(tag[:length]):
             return length
     return 0
 

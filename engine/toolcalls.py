@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from engine.argtypes import STRING, quoted, to_json_value
+from engine.stream import overlap
 
 END_CALL, END_FUNCTION = "</tool_call>", "</function>"
 FUNCTION, PARAMETER, END_PARAMETER = "<function=", "<parameter=", "</parameter>"
@@ -175,11 +176,3 @@ def _value_hold(buffer: str) -> int:
 
 def _before_break(buffer: str, at: int) -> int:
     return at - 1 if at and buffer[at - 1] == "\n" else at
-
-
-def overlap(text: str, tag: str) -> int:
-    """Length of the longest proper beginning of `tag` that `text` ends with."""
-    for length in range(min(len(tag) - 1, len(text)), 0, -1):
-        if text.endswith(tag[:length]):
-            return length
-    return 0

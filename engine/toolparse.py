@@ -16,7 +16,8 @@ from typing import Any
 
 from engine.argtypes import parameter_types
 from engine.deltas import CallArguments, CallStart, ContentDelta, Delta, ReasoningDelta, joined
-from engine.toolcalls import END_CALL, FUNCTION, HERMES_HEAD, XML_HEAD, CallReader, HermesReader, XmlReader, overlap, read_whole
+from engine.stream import overlap
+from engine.toolcalls import END_CALL, FUNCTION, HERMES_HEAD, XML_HEAD, CallReader, HermesReader, XmlReader, read_whole
 
 THINK, END_THINK, CALL = "<think>", "</think>", "<tool_call>"
 BLANKS = " \t\r\n"

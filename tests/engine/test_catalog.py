@@ -47,6 +47,17 @@ def test_a_file_in_place_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
+def test_what_a_killed_process_left_is_swept_and_what_a_live_one_writes_is_not(tmp_path: Path) -> None:
+    old, fresh, other = (tmp_path / name for name in (".file.1.part", ".file.2.part", ".else.1.part"))
+    for path in (old, fresh, other):
+        path.write_bytes(b"half")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    with replacing(tmp_path / "file"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".else.1.part", ".file.2.part", "file"]
+
+
 def test_the_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KVALET_CACHE", str(tmp_path))
     assert models_folder() == tmp_path / "models"
