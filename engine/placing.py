@@ -45,7 +45,7 @@ class Placer:
         for attempt in range(_ATTEMPTS):
             last = attempt == _ATTEMPTS - 1
             match = _NOTHING if last else self._match(turn)
-            lives = self._lives(turn, refused, blind=last or not self._config.reuse)
+            lives = self._lives(turn, refused, blind=last or not self._reuses(turn))
             plan = choose(self._ask(turn), lives, self._victim(turn), match, self._meter.costs)
             if self._is_coming(turn, plan, running):
                 return False
@@ -109,8 +109,11 @@ class Placer:
         following = [common_prefix(list(tokens), rest) for _, tokens in self._store.children(match.ids[whole - 1])]
         return at + max(following, default=0), bool(following)
 
+    def _reuses(self, turn: Turn) -> bool:
+        return self._config.reuse and not turn.request.cold
+
     def _match(self, turn: Turn) -> Match:
-        if not self._config.reuse or not self._store.enabled:
+        if not self._reuses(turn) or not self._store.enabled:
             return _NOTHING
         return self._store.match(turn.sequence, canonical_only=turn.request.exact is Exact.STRICT)
 
@@ -144,7 +147,7 @@ class Placer:
         return chosen
 
     def _is_coming(self, turn: Turn, plan: Plan, running: Sequence[Turn]) -> bool:
-        return self._config.reuse and worth_waiting(plan.position, self._coming(turn, running), self._slots.grid)
+        return self._reuses(turn) and worth_waiting(plan.position, self._coming(turn, running), self._slots.grid)
 
     def _coming(self, turn: Turn, running: Sequence[Turn]) -> Iterator[int]:
         """Positions of this prompt at which a running turn is going to stand with state that could be shared."""

@@ -57,6 +57,7 @@ class Request:
     logprobs: int | None = None  # None: none; k: the k most likely beside the chosen one
     session: str | None = None
     ignore_eos: bool = False
+    cold: bool = False  # read the whole prompt, whatever is held: the baseline that reuse is compared with
 
 
 @dataclass(frozen=True, slots=True)
