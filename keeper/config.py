@@ -27,6 +27,7 @@ class KeeperConfig:
     summarise_at: float = 0.75  # share of the window at which `summarise` does
     task_share: float = 0.5  # of the view: a first user message beyond this is shown as an excerpt, the rest by search
     kept_share: float = 0.25  # of the view: the exchange before the cut, and open questions, stay whole up to this
+    search_room: int = 0  # room that a view with the search tool leaves for results: a sixth of the window
     search_limit: int = 20  # matches a search shows when the model names no number
     searches_a_turn: int = 24
     retrieved_a_question: int = 8  # sentences shown at a question by the strategies that retrieve
@@ -45,6 +46,10 @@ class KeeperConfig:
         """Tokens of the window that a view leaves for the reply."""
         most = self.reply_reserve or self.window // 4
         return min(most, max_tokens) if max_tokens and max_tokens > 0 else most
+
+    @property
+    def room_for_searches(self) -> int:
+        return self.search_room or self.window // 6
 
     @property
     def notes_due_at(self) -> int:

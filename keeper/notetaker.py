@@ -26,7 +26,7 @@ name unchanged (a noted name that was mentioned and did not change)
 ? question (still to be answered)
 x question (answered)
 NONE (nothing changed){already}"""
-ALREADY = '\nThe first message after the NOTES ("{beginning}") is in them already: leave it out.'
+ALREADY = '\nThe exchange that begins "{beginning}" is in the NOTES already: leave it out.'
 AGAIN = (
     "Some lines are in question. Write these again, corrected, or the same again if they are right; nothing else:\n{questions}"
 )
@@ -50,9 +50,9 @@ class Taken:
 
 
 def request_message(notes: Notes | None, already: str = "") -> Message:
-    """The notes request; `already` is the beginning of a message that stays in view and is noted, '' where none does."""
+    """The notes request; `already` is how an exchange begins that stays in view and is noted ('': none does)."""
     since = "since the NOTES" if notes is not None else "so far"
-    mark = ALREADY.format(beginning=" ".join(already.split())[:60]) if already else ""
+    mark = ALREADY.format(beginning=already) if already else ""
     return user(REQUEST.format(since=since, already=mark))
 
 

@@ -20,6 +20,7 @@ from keeper.window import (
     NO_NOTES,
     Cut,
     Room,
+    beginning,
     cut_from_json,
     layout,
     leading_systems,
@@ -48,18 +49,23 @@ async def advance(situation: Situation, take: TakeNotes) -> Cut | None:
     """
     cut, border = latest_cut(situation), newest_exchange(situation.history)
     while True:
-        fits = size(situation, len(situation.history), cut) <= situation.limit
+        tokens = size(situation, len(situation.history), cut)
         noted = cut.noted if cut else 0
         if noted >= border:
-            return cut if fits else _tightened(situation, cut)
-        if fits and not due(situation, cut, border):
+            return cut if tokens <= comfortable(situation) else _tightened(situation, cut, tokens)
+        if tokens <= comfortable(situation) and not due(situation, cut, border):
             return cut
         try:
             cut = await _next_cut(situation, cut, border, take)
         except UpstreamFailed:
-            if not fits:
+            if tokens > situation.limit:
                 raise
             return cut
+
+
+def comfortable(situation: Situation) -> int:
+    """Tokens of a view beside which searches still have room; only the newest exchange may take that room as well."""
+    return situation.limit - (situation.config.room_for_searches if situation.recall else 0)
 
 
 def view_of(situation: Situation, cut: Cut | None, before: Cut | None) -> View:
@@ -107,23 +113,35 @@ async def _next_cut(situation: Situation, cut: Cut | None, border: int, take: Ta
 
 
 def _put(situation: Situation, cut: Cut, upto: int, noted: int, notes: Notes, taken: Taken | None) -> Cut:
-    planned = plan_cut(situation.history, upto, cut, noted, notes, room(situation))
-    if planned is None:
-        raise too_large(situation, notes)
-    situation.add("cuts")
-    situation.past.put(MARK, noted, {**planned.as_json(), "taken": taken.as_json() if taken else None})
-    return planned
+    """The cut behind `noted`, with room for searches where that can be had."""
+    for limit in (comfortable(situation), situation.limit):
+        planned = plan_cut(situation.history, upto, cut, noted, notes, room(situation, limit))
+        if planned is not None:
+            situation.add("cuts")
+            situation.past.put(MARK, noted, {**planned.as_json(), "taken": taken.as_json() if taken else None})
+            return planned
+    raise too_large(situation, notes)
 
 
-def _tightened(situation: Situation, cut: Cut | None) -> Cut:
-    """All is noted and it still does not fit (a client that wants a longer reply now): less is kept beside the notes."""
+def _tightened(situation: Situation, cut: Cut | None, tokens: int) -> Cut | None:
+    """All is noted and still the view is too large, by the newest exchange or a client that wants a longer reply now: less is kept
+    beside the notes, where that helps."""
     if cut is None:
+        if tokens <= situation.limit:
+            return None
         raise too_large(situation, NO_NOTES)
-    return _put(situation, cut, len(situation.history), cut.noted, cut.notes, None)
+    upto = len(situation.history)
+    if (
+        tokens <= situation.limit
+        and plan_cut(situation.history, upto, cut, cut.noted, cut.notes, room(situation, comfortable(situation))) is None
+    ):
+        return cut
+    return _put(situation, cut, upto, cut.noted, cut.notes, None)
 
 
-def room(situation: Situation) -> Room:
-    config, limit = situation.config, situation.limit
+def room(situation: Situation, limit: int) -> Room:
+    """What a cut may take under `limit` tokens."""
+    config = situation.config
     return Room(limit, int(limit * config.kept_share), int(limit * config.task_share), situation.count)
 
 
@@ -153,7 +171,7 @@ def too_large(situation: Situation, notes: Notes) -> MessageTooLarge | WindowToo
 
 
 def _request(history: History, cut: Cut | None) -> Message:
-    already = history[cut.start].text if cut and cut.start < cut.noted else ""
+    already = beginning(history[cut.start]) if cut and cut.start < cut.noted else ""
     return request_message(cut.notes if cut else None, already)
 
 

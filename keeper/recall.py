@@ -154,14 +154,15 @@ def _line(hit: Hit) -> str:
     return f"[{where}] {hit.text}" + (f" | {hit.following}" if hit.following else "")
 
 
-def clipped(text: str, characters: int) -> str:
-    """A result cut to fit: whole lines from the top, and a first line that says so."""
+def clipped(text: str, characters: int, from_top: bool = False) -> str:
+    """A result cut to fit: a first line that says so, then whole lines, the last ones unless `from_top`."""
     lines = text.split("\n")
     kept: list[str] = []
     room = characters - 80
-    for line in lines[1:]:
+    for line in lines[1:] if from_top else reversed(lines[1:]):
         if len(line) + 1 > room:
             break
         kept.append(line)
         room -= len(line) + 1
+    kept = kept if from_top else kept[::-1]
     return "\n".join([f"CUT SHORT for lack of room: {len(kept)} of {len(lines) - 1} lines shown.", *kept]) if kept else NO_ROOM

@@ -39,11 +39,11 @@ def _added(situation: Situation, messages: tuple[Message, ...], texts: dict[int,
 
 
 def _retrieve(past: Past, asked: tuple[str, ...], each: int) -> str:
-    """The matches of every question, each sentence once, in the order of the history."""
+    """The matches of every question, each sentence once, in the order of the history. Questions match best and tell nothing."""
     hits: dict[tuple[int, int], Hit] = {}
     for question in asked[-MOST_QUESTIONS:]:
-        found = past.search(question, limit=each).hits
-        hits.update({(hit.index, hit.number): hit for hit in found if hit.text not in asked})
+        found = [hit for hit in past.search(question, limit=each * 3).hits if not hit.text.endswith("?")]
+        hits.update({(hit.index, hit.number): hit for hit in found[-each:]})
     lines = [_line(hits[key]) for key in sorted(hits)]
     return "\n".join([HEADING, *lines]) if lines else ""
 

@@ -77,6 +77,7 @@ class Turn:
         self._said: list[str] = []
         self._found: list[tuple[Query, str]] = []
         self._added: list[Message] = []
+        self._from_top: set[str | None] = set()  # results whose first lines are the nearest to what was asked for
 
     # --- the next step --------------------------------------------------------------------------------------------------
 
@@ -121,6 +122,8 @@ class Turn:
         self._tally({"searches_refused" if refusal else "searches": 1})
         if refusal:
             return refusal
+        if query.limits.after is not None and query.limits.before is None:
+            self._from_top.add(call.id)
         found = answer(self._situation.past, query, self._situation.config.search_limit)
         self._found.append((query, found))
         return found
@@ -132,14 +135,16 @@ class Turn:
         return self._situation.count((*self.view.messages, *self._added))
 
     def _make_room(self) -> None:
-        """Results that do not fit are cut short, the newest first; where that is not enough the oldest exchange goes."""
-        for place in range(len(self._added) - 1, -1, -1):
-            while self._tokens() > self._situation.limit and len(text := self._added[place].text) > len(NO_ROOM):
-                if self._added[place].role != "tool":
-                    break
-                self._added[place] = self._added[place].with_text(clipped(text, len(text) // 2))
-        while self._added and self._tokens() > self._situation.limit:
-            del self._added[: 1 + sum(1 for _ in _results(self._added))]
+        """Results that do not fit are cut short, the longest first; where that is not enough the oldest exchange goes."""
+        while self._tokens() > self._situation.limit:
+            longest = max(range(len(self._added)), key=lambda place: _cuttable(self._added[place]))
+            if _cuttable(self._added[longest]) > len(NO_ROOM):
+                text, top = self._added[longest].text, self._added[longest].tool_call_id in self._from_top
+                self._added[longest] = self._added[longest].with_text(clipped(text, len(text) * 2 // 3, top))
+            else:
+                del self._added[: 1 + sum(1 for _ in _results(self._added))]
+                if not self._added:
+                    return
 
     def _finish(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         text = "".join(self._said)
@@ -160,6 +165,10 @@ class Turn:
         self._situation.past.put(
             SEARCHES, place, {"text": text if len(text) <= most else clipped("\n" + text, most), "queries": queries}
         )
+
+
+def _cuttable(message: Message) -> int:
+    return len(message.text) if message.role == "tool" else 0
 
 
 def _results(added: Sequence[Message]) -> Iterable[Message]:

@@ -3,7 +3,8 @@
 Before the first cut a view is the history as it is. After a cut at `start` it is
 
     system            the leading system messages, and later ones whose place has left the view, as one
-    first user        the task, then NOTES, then what is still open from before `start`, word for word
+    first user        the task, then NOTES, then which exchange that follows is in them already, then what is still open from
+                      before `start`, word for word
     assistant         "Noted." where a user message comes next: many templates want turns to alternate
     history[start:]   as it is, with the rules repeated at the end of each message that asks
 
@@ -22,6 +23,7 @@ from keeper.questions import questions, still_open
 
 SYSTEM_ROLES = ("system", "developer")
 ACKNOWLEDGED = "Noted."
+ALREADY_NOTED = 'ALREADY IN THE NOTES: the exchange that begins "{}"'
 LEFT_OUT = "\n[… {} characters of this message are in the archive; recall finds them …]\n"
 
 NO_NOTES = Notes()
@@ -114,6 +116,8 @@ def pinned(history: History, cut: Cut) -> Message:
     index = task_index(history)
     task = history[index] if index is not None and index < cut.start else None
     blocks = [cut.notes.render(cut.shown)]
+    if cut.start < cut.noted:
+        blocks.append(ALREADY_NOTED.format(beginning(history[cut.start])))
     if cut.waiting:
         blocks += ["STILL OPEN, WORD FOR WORD", *(text for _, text in cut.waiting)]
     text = "\n\n".join(blocks)
@@ -122,6 +126,12 @@ def pinned(history: History, cut: Cut) -> Message:
     if cut.task is not None and cut.task < len(task.text):
         task = task.with_text(excerpt(task.text, cut.task))
     return task.adding(f"\n\n{text}") if task.text else task.adding(text)
+
+
+def beginning(message: Message) -> str:
+    """The first words of a message, by which a reader finds it: its text, else what it calls."""
+    text = message.text or " ".join(f"{call.name} {call.arguments}" for call in message.tool_calls)
+    return " ".join(text.split())[:60]
 
 
 def excerpt(text: str, characters: int) -> str:

@@ -23,7 +23,7 @@ class _Retrieving:
         self._under = under
 
     async def view(self, situation: Situation) -> View:
-        kept = room(situation).kept
+        kept = room(situation, situation.limit).kept
         narrower = replace(situation, limit=situation.limit - kept)
         view = await self._under.view(narrower)
         return replace(view, messages=with_retrieved(situation, view.messages, view.start, kept))

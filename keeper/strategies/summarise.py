@@ -14,6 +14,7 @@ REQUEST = (
     "SUMMARY REQUEST. Do not go on with the work. Write a summary of this whole conversation that can take its place: what was "
     "asked, what holds now, what was found out, standing instructions, what is still to do."
 )
+LEAST = 64  # tokens of a reply without which a summary is not asked for
 HEADING = "SUMMARY OF THE CONVERSATION SO FAR\n"
 
 
@@ -29,7 +30,9 @@ class Summarise:
         text, start = (str(mark.body["text"]), int(mark.body["start"])) if mark else ("", 0)
         size = situation.count(summarised(history, start, text))
         border = newest_exchange(history)
-        limit = min(situation.limit, int(situation.config.window * situation.config.summarise_at))
+        limit = min(
+            situation.limit - situation.count((user(REQUEST),)), int(situation.config.window * situation.config.summarise_at)
+        )
         if size <= limit or (border <= start and size <= situation.limit):
             return View(summarised(history, start, text), start, reason=f"from message {start}")
         fresh = await self._summary(situation, start, text, border) if border > start else ""
@@ -43,10 +46,11 @@ class Summarise:
     async def _summary(self, situation: Situation, start: int, text: str, border: int) -> str:
         """The new summary, from the old one and the turns since; '' where the model could not be asked or said nothing."""
         asked = (*summarised(situation.history, start, text, border), user(REQUEST))
-        if situation.count(asked) > situation.limit:
+        tokens = min(situation.config.reserve(None), situation.config.window - situation.count(asked))
+        if tokens < LEAST:
             return ""
         try:
-            reply = await situation.ask(asked, situation.config.reserve(None))
+            reply = await situation.ask(asked, tokens)
         except UpstreamFailed:
             return ""
         situation.add("summaries")
