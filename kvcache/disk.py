@@ -130,12 +130,13 @@ class DiskTier:
             return len(gone)
 
     def keys_under(self, id: bytes | None) -> tuple[RowKey, ...]:
-        """An entry and all that stands on it, children first; None: everything of this model."""
+        """An entry and all that stands on it, nothing before what stands on it; None: everything of this model."""
         prefix = self._model.fingerprint
         with self._mirror.lock:
             if id is None:
-                mine = [(kind, node.id, node.position) for kind, node, _ in self._mirror.tree.all() if node.id.startswith(prefix)]
-                return tuple((kind, key) for kind, key, _ in sorted(mine, key=lambda item: -item[2]))
+                mine = [(kind, node) for kind, node, _ in self._mirror.tree.all() if node.id.startswith(prefix)]
+                mine.sort(key=lambda item: (-item[1].position, item[0] is BLOCK))
+                return tuple((kind, node.id) for kind, node in mine)
             return self._mirror.tree.keys_under(prefix + id)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Small prompts, blocks and checkpoints whose bytes depend on all tokens before them, and stores to put them in."""
 
 import random
+from contextlib import suppress
 from hashlib import shake_128
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def disk_store(
 def entry_files(folder: Path) -> list[Path]:
     """The published entry files of the test model, by name."""
     return sorted(path for path in (folder / FINGERPRINT.hex()).glob("*") if not path.name.startswith("."))
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes that a folder's files occupy; files may vanish meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_blocks * 512 if path.is_file() else 0
+    return total
 
 
 def _bytes(seed: bytes, size: int, canonical: bool) -> bytes:
