@@ -70,4 +70,4 @@ def _cost(entry: EvictionFacts) -> tuple[float, ...]:
 
 KEYS: dict[str, EvictionKey] = {"lru": _lru, "lfu": _lfu, "cost": _cost, "adaptive": saved_per_byte}
 POLICIES = frozenset({*KEYS, "marconi"})
-DEFAULT = "adaptive"
+DEFAULT = "lru"
