@@ -106,6 +106,7 @@ def request_of(
         exact=exactness(runtime, body),
         logprobs=logprobs,
         session=session,
+        cold=body.cache_prompt is False,
     )
 
 
