@@ -31,6 +31,7 @@ from engine.context import Run, StateKind
 from engine.errors import DecodeFailed, ModelError, StateRefused
 from engine.llama_batch import Batch
 from engine.llama_model import Model
+from engine.probe import default_threads
 from engine.rules import SlotRules
 from engine.state_sizes import StateSizes, kind_seen, learn
 from kvcache.entry import Payload
@@ -333,7 +334,7 @@ def _params(config: ContextConfig) -> Any:
     params.n_batch = params.n_ubatch = config.batch
     params.n_seq_max = config.slots + 1  # and the scratch sequence
     params.n_outputs_max = config.slots + 1  # one row of logits a slot; the default reserves n_batch rows
-    params.n_threads = params.n_threads_batch = config.threads
+    params.n_threads = params.n_threads_batch = config.threads or default_threads()
     params.flash_attn_type = 1 if config.flash_attn else 0
     params.type_k, params.type_v = _type(config.type_k), _type(config.type_v)
     params.kv_unified = True  # cells can be shared between sequences, which the scratch sequence lives on

@@ -1,11 +1,7 @@
-"""How the next token is drawn, as plain values, and log-probabilities; sampler.py, which loads llama.cpp, does the drawing."""
+"""How the next token is drawn, as plain values; sampler.py, which loads llama.cpp, does the drawing."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.errors import BadRequest
 
@@ -92,22 +88,3 @@ def lookback(params: SamplingParams, n_ctx: int) -> int:
 def last_n(wanted: int, n_ctx: int) -> int:
     """A *_last_n in tokens: -1 is the whole context, and more than the context would only take memory."""
     return n_ctx if wanted < 0 else min(wanted, n_ctx)
-
-
-def logprobs(logits: NDArray[np.float32], chosen: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Natural-log probabilities under softmax(logits), before any sampler: the chosen token's, and (token, logprob) of the `top`
-    most likely, likeliest first (ties: the lower token first). `logits` has shape (n_vocab,)."""
-    wide = logits.astype(np.float64)
-    peak = wide.max()
-    normaliser = peak + math.log(float(np.exp(wide - peak).sum()))
-    return float(wide[chosen] - normaliser), tuple((t, float(wide[t] - normaliser)) for t in _most_likely(wide, top))
-
-
-def _most_likely(values: NDArray[np.float64], top: int) -> Sequence[int]:
-    top = min(top, len(values))
-    if top == 0:
-        return ()
-    threshold = values[np.argpartition(values, -top)[-top:]].min()
-    candidates = np.flatnonzero(values >= threshold)  # ascending, so that a stable sort keeps the lower token first
-    order = np.argsort(-values[candidates], kind="stable")[:top]
-    return [int(token) for token in candidates[order]]
