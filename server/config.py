@@ -92,6 +92,10 @@ class Settings(BaseModel):
     api_key: str | None = option(None, "Key that clients must send as a bearer token; also from KVALET_API_KEY.", HTTP)
     cors_origin: tuple[str, ...] = option((), "Web origin that may call this server from a browser; may be repeated.", HTTP)
     max_body: Size = option("32MiB", "Largest request body.", HTTP, "SIZE")
+    record: Path | None = option(
+        None, "A file to write every request to, tokens and where it resumed (kvalet-bench hitrate replays it).", HTTP
+    )
+    record_hashes: bool = option(False, "Write keyed hashes instead of tokens to --record: nothing can be read back.", HTTP)
     drain: float = option(5.0, "Seconds that running requests get to finish at SIGTERM.", HTTP, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = option(
         "info", "How much is logged, to stderr: debug, info, warning, error.", HTTP, "LEVEL"

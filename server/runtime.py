@@ -24,6 +24,7 @@ from kvcache.store import Store
 from server.config import ConfigError, Settings
 from server.errors import ApiError
 from server.progress import Tenths
+from server.record import make_engine
 
 if TYPE_CHECKING:
     from engine.llama_model import Model, ModelFacts
@@ -130,7 +131,7 @@ def assemble(
         max_queue=settings.max_queue,
         reuse=check.ok,
     )
-    engine = Engine(context, store, config, tokenizer, samplers)
+    engine = make_engine(settings.record, settings.record_hashes, context, store, config, tokenizer, samplers)
     engine.start()
     closers = (engine.close, store.close, *frees)
     return Runtime(
