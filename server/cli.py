@@ -1,7 +1,6 @@
 """The command `kvalet`. Options of `serve` are made from server/config.py, so that TOML and command line cannot differ."""
 
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -10,6 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from engine.errors import EngineError
+from engine.probe import prepare_environment
 from server.config import ConfigError, Settings, load
 
 HELP = "A local model server that never reads twice what it has already read."
@@ -95,24 +96,20 @@ def serve(
     **given: Any,
 ) -> None:
     settings = load({name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}, config)
-    from server.listen import run  # after OMP_WAIT_POLICY is set, and so that --help is quick
+    from server.listen import run  # not with this module, so that --help is quick
 
     run(settings)
 
 
 def main() -> None:
-    """Entry point: one line on stderr and exit code 2 for a wrong option, 1 for what cannot be served."""
-    # OpenMP reads this when llama.cpp is loaded: spinning threads of two engines would stall each other (docs/architecture.md).
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    add_subcommands()
+    """Entry point. A wrong option ends with one line on stderr and code 2, a model that cannot be served with code 1."""
+    prepare_environment()  # OpenMP reads its waiting policy when llama.cpp is loaded
     try:
         app()
     except ConfigError as error:
         fail(str(error), 2)
-
-
-def add_subcommands() -> None:
-    pass
+    except EngineError as error:
+        fail(str(error), 1)
 
 
 def fail(message: str, code: int) -> None:

@@ -28,6 +28,7 @@ def run(settings: Settings) -> None:
     runtime = build(settings)
     try:
         host, port = listener.getsockname()[:2]
+        start_listening(listener, host, port)
         print(banner(runtime, address(host, port)), flush=True)  # noqa: T201
         server(runtime.settings, create_app(runtime)).run(sockets=[listener])
     finally:
@@ -49,8 +50,20 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {address(host, port)}: {error.strerror}; choose another with --port") from error
+        raise cannot_listen(host, port, error) from error
     return listener
+
+
+def start_listening(listener: socket.socket, host: str, port: int) -> None:
+    """Where two servers have bound the same port, it is listening that fails for the second."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise cannot_listen(host, port, error) from error
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen on {address(host, port)}: {error.strerror or error}; choose another with --port")
 
 
 def address(host: str, port: int) -> str:

@@ -16,6 +16,7 @@ from engine.chat import ChatTemplate, load_template
 from engine.config import ContextConfig, EngineConfig, ModelConfig
 from engine.context import Context, Samplers, StateKind, Tokenizer
 from engine.engine import Engine
+from engine.probe import Verdict, may_repack
 from engine.selfcheck import Promise, SelfCheck, self_check
 from engine.transcript import Transcript
 from kvcache.config import CacheConfig
@@ -190,7 +191,10 @@ def check_text(check: SelfCheck) -> str:
 
 
 def model_config(settings: Settings, path: Path) -> ModelConfig:
-    return ModelConfig(path, gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, extra_buffers=settings.repack)
+    """Weights are repacked only where a child process has shown that this CPU survives it."""
+    verdict = may_repack() if settings.repack else Verdict(False, "--no-repack")
+    LOG.info("weight repacking is %s: %s", "on" if verdict.safe else "off", verdict.reason)
+    return ModelConfig(path, gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, extra_buffers=verdict.safe)
 
 
 def context_config(settings: Settings, trained: int) -> ContextConfig:

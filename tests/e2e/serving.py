@@ -118,6 +118,11 @@ def words(count: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
+def common_text(a: str, b: str) -> str:
+    """The beginning that two texts share."""
+    return a[: next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
+
+
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
 

@@ -1,12 +1,11 @@
 """The rows of facts/llama-state.md where a stock server re-reads thousands of tokens: here at most 512 beyond the tail."""
 
 import json
-import os
 from typing import Any
 
 import pytest
 
-from tests.e2e.serving import Message, Server, assistant, read, said, system, user, words
+from tests.e2e.serving import Message, Server, assistant, common_text, read, said, system, user, words
 
 pytestmark = pytest.mark.e2e
 BOUND = 512
@@ -19,7 +18,7 @@ TOOL = {
 
 def beyond_the_tail(server: Server, body: dict[str, Any], prompt: str, known: str) -> int:
     """Tokens read although they lie before the first character that differs from the text the server had read."""
-    common = os.path.commonprefix([prompt, known])
+    common = common_text(prompt, known)
     assert len(common) > len(prompt) // 4, "the test's own prompts share too little"
     return read(body) - (body["usage"]["prompt_tokens"] - server.count(common))
 
@@ -28,7 +27,11 @@ def rounds(count: int, seed: int) -> list[Message]:
     """Tool calls and their results, about 100 tokens a round."""
     messages: list[Message] = []
     for number in range(count):
-        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": json.dumps({"at": f"p{number}"})}}
+        call = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "look", "arguments": json.dumps({"at": f"p{number}"})},
+        }
         messages.append(assistant("", tool_calls=[call]))
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": words(70, seed + number)})
     return messages
