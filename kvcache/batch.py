@@ -1,6 +1,7 @@
 """Writing a batch of entries to disk: room first, then files, then rows, all under a budget shared by processes."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -125,7 +126,8 @@ class BatchWriter:
         self._mirror.folder.files.publish(staged)
         for item, file in zip(fitting, staged, strict=True):
             if self.codec.wants_sample(item.kind):
-                self.codec.learn(item.kind, item.entry.payload, partial(cold_read_speed, file.final, self._buffers))
+                with suppress(FileNotFoundError):  # another process evicted it already
+                    self.codec.learn(item.kind, item.entry.payload, partial(cold_read_speed, file.final, self._buffers))
         return headers
 
     def _stage(self, item: Outgoing) -> tuple[Header, Staged]:
@@ -139,6 +141,8 @@ class BatchWriter:
         nbytes = sum(entry_cost(header.file_bytes) for header in headers)
         with self._mirror.transaction() as txn:
             for item, header in zip(fitting, headers, strict=True):
+                if not self._mirror.folder.files.path(header.kind, header.fingerprint, header.id).exists():
+                    continue  # another process had stored it too, and evicted it between our rename and now
                 row = row_of(header, last_used=now, pinned=item.pinned, chance=item.chance, session=item.session)
                 txn.put(row, header.packed)
             txn.reserve(self._mirror.folder.files.token, 0)
