@@ -32,7 +32,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from keeper.errors import ArchiveFailed, KeeperError, UnknownConversation
+from keeper.errors import ArchiveFailed
 from keeper.items import item_number
 from keeper.message import HASH_BYTES, History, Message, read, verbatim
 from keeper.sentences import split
@@ -91,30 +91,6 @@ class Mark:
     kind: str
     body: Any
     at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A branch as people see it: its id (hex of its first own node's chain id), its length in messages, how it began."""
-
-    id: str
-    branch: int
-    messages: int
-    forked_from: str | None
-    fork: int
-    session: str | None
-    started: float
-    updated: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What verify() looked at and what was wrong, one line each."""
-
-    nodes: int
-    messages: int
-    problems: tuple[str, ...]
 
 
 class Archive:
@@ -189,7 +165,7 @@ class Archive:
             bodies.append((chain, message))
         head = self._add(node, known, bodies, session)
         self._remember(history, head)
-        return self._track(head, len(history))
+        return self.track(head, len(history))
 
     def _recognise(self, history: History) -> tuple[int, int | None]:
         """(messages known, node of the last of them) by the remembered places of this conversation."""
@@ -266,7 +242,7 @@ class Archive:
         db.executemany("INSERT INTO sentence (rowid, text, branch) VALUES (?, ?, ?)", rows)
         return node
 
-    def _track(self, node: int | None, length: int) -> Track:
+    def track(self, node: int | None, length: int) -> Track:
         """The path that ends in `node`."""
         if node is None:
             return Track((), length, None)
@@ -287,7 +263,7 @@ class Archive:
             chain = chain_id(chain, message.hash())
             new.append((chain, message))
         node = self._add(track.node, track.length, new, None)
-        return self._track(node, track.length + len(new))
+        return self.track(node, track.length + len(new))
 
     # --- marks and messages of a path ----------------------------------------------------------------------------------
 
@@ -324,74 +300,6 @@ class Archive:
             )
             yield read(json.loads(row[0][0]), place)
 
-    # --- what people look at --------------------------------------------------------------------------------------------
-
-    def conversations(self) -> tuple[Conversation, ...]:
-        """All branches, the one last changed first."""
-        rows = self.rows(
-            "SELECT b.id, b.parent, b.fork, b.session, b.started, max(n.depth) + 1, max(n.at) FROM branch b "
-            "JOIN node n ON n.branch = b.id GROUP BY b.id ORDER BY max(n.at) DESC, b.id DESC"
-        )
-        return tuple(self._conversation(*row) for row in rows)
-
-    def _conversation(
-        self, branch: int, parent: int | None, fork: int, session: str | None, started: float, length: int, updated: float
-    ) -> Conversation:
-        above = self._branch_id(parent) if parent is not None else None
-        first = self.rows(
-            "SELECT body FROM node JOIN message ON message.id = node.message WHERE branch = ? ORDER BY depth LIMIT 4", branch
-        )
-        texts = [m for (body,) in first if (m := read(json.loads(body))).role == "user"]
-        title = " ".join(texts[0].text.split())[:80] if texts else ""
-        return Conversation(self._branch_id(branch), branch, length, above, fork, session, started, updated, title)
-
-    def _branch_id(self, branch: int) -> str:
-        return bytes(self.rows("SELECT chain FROM node WHERE branch = ? ORDER BY depth LIMIT 1", branch)[0][0]).hex()[:12]
-
-    def conversation(self, id_: str) -> tuple[Conversation, Track]:
-        """The conversation whose id, chain id or session starts with `id_`, with its whole path; UnknownConversation."""
-        for found in self.conversations():
-            if id_ and (found.id.startswith(id_) or found.session == id_):
-                node = self.rows("SELECT id FROM node WHERE branch = ? ORDER BY depth DESC LIMIT 1", found.branch)[0][0]
-                return found, self._track(node, found.messages)
-        raise UnknownConversation(id_)
-
-    def verify(self) -> Verified:
-        """Derives every content hash and every chain id again, and has SQLite check the search index against its text."""
-        problems = [
-            f"message {id_}: its hash is not that of its body"
-            for id_, hash_, body in self._each_message()
-            if not _right(hash_, body)
-        ]
-        nodes = 0
-        for id_, chain, parent, hash_ in self._each_node():
-            nodes += 1
-            if chain_id(bytes(parent or b""), bytes(hash_ or b"")) != bytes(chain):
-                problems.append(f"node {id_}: its chain id does not follow from its parent and its message")
-        problems += [str(text) for (text,) in self.rows("PRAGMA integrity_check") if text != "ok"]
-        try:
-            with self._writing() as db:
-                db.execute("INSERT INTO sentence (sentence) VALUES ('integrity-check')")
-        except ArchiveFailed as error:
-            problems.append(f"search index: {error}")
-        return Verified(nodes, int(self.rows("SELECT count(*) FROM message")[0][0]), tuple(problems))
-
-    def _each_message(self) -> Iterator[tuple[Any, ...]]:
-        yield from self._pages("SELECT id, hash, body FROM message WHERE id > ? ORDER BY id LIMIT 500")
-
-    def _each_node(self) -> Iterator[tuple[Any, ...]]:
-        yield from self._pages(
-            "SELECT n.id, n.chain, p.chain, m.hash FROM node n LEFT JOIN node p ON p.id = n.parent "
-            "LEFT JOIN message m ON m.id = n.message WHERE n.id > ? ORDER BY n.id LIMIT 5000"
-        )
-
-    def _pages(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query that pages by id, a page at a time: memory does not grow with the archive."""
-        last = 0
-        while rows := self.rows(sql, last):
-            yield from rows
-            last = rows[-1][0]
-
 
 def chain_id(parent: bytes, content: bytes) -> bytes:
     """blake2b-128 over the parent's chain id (empty for the first message) and the content hash."""
@@ -401,13 +309,6 @@ def chain_id(parent: bytes, content: bytes) -> bytes:
 def searchable(message: Message) -> str:
     """What search sees of a message: its text, then the name and arguments of each call."""
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.tool_calls)]).strip()
-
-
-def _right(hash_: bytes, body: str) -> bool:
-    try:
-        return read(json.loads(body)).hash() == bytes(hash_)
-    except (ValueError, KeeperError):
-        return False
 
 
 def _checksum(raw: Sequence[Any]) -> bytes:

@@ -57,8 +57,10 @@ class Keeper:
         self._count_tokens = count_tokens
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
-    async def prepare(self, body: Body, session: str | None = None) -> Turn:
+    async def prepare(self, body: Body, session: str | None = None, complete: Complete | None = None) -> Turn:
         """Archives the request's history and makes the view that the model is to see.
+
+        `complete` makes the keeper's own calls for this request in place of the keeper's (a proxy calls with the client's key).
 
         Raises BadHistory (a message cannot be read), MessageTooLarge and WindowTooSmall (no view fits), ArchiveFailed, and
         UpstreamFailed where notes had to be taken and could not be. Two requests of one conversation wait for one another here,
@@ -73,7 +75,7 @@ class Keeper:
         searches = shown_again(history, past)
         if searches:
             history = history.with_added({searches.place - 1: searches.text})
-        situation = self._situation(body, history, past)
+        situation = self._situation(body, history, past, complete or self._complete)
         async with self._lock(track.branches[0]):
             view = await self.strategy.view(situation)
         self._guard(situation, view)
@@ -87,7 +89,7 @@ class Keeper:
             lock = self._locks[root] = asyncio.Lock()
         return lock
 
-    def _situation(self, body: Body, history: History, past: Past) -> Situation:
+    def _situation(self, body: Body, history: History, past: Past, complete: Complete) -> Situation:
         tools, recall = tuple(body.get("tools") or ()), ""
         if self.strategy.recalls and body.get("n") in (None, 1):
             recall = tool_name(tool_names(tools))
@@ -99,7 +101,7 @@ class Keeper:
 
         async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
             own = {key: value for key, value in self._body(body, messages, tools).items() if key not in NOT_FOR_OWN_CALLS}
-            reply = await self._complete(for_own_call({**own, "max_tokens": max_tokens}, self.config))
+            reply = await complete(for_own_call({**own, "max_tokens": max_tokens}, self.config))
             self._count({"own_calls": 1, "own_prompt_tokens": reply.usage.prompt, "own_cached_tokens": reply.usage.cached})
             self._count({"own_completion_tokens": reply.usage.completion})
             return reply

@@ -20,6 +20,7 @@ from keeper.thinking import with_thinking
 
 SEARCHES = "searches"
 SOME_RANDOMNESS = 0.7  # temperature of the one reply after the third refusal in a row: the same sampling gives the same search
+TOKENS = frozenset({"prompt_tokens", "cached_tokens", "completion_tokens"})
 SHOWN_FOR = 8  # messages: a turn that goes on longer than that has moved on
 SHOWN_AGAIN = "\n\nYOUR EARLIER SEARCHES FOR THIS (shown again, the reply after them was empty)\n"
 
@@ -71,7 +72,7 @@ class Turn:
         self._manners = Manners()
         for query in shown.queries if shown else ():
             self._manners.refusal(query, situation.config.searches_a_turn)
-        self._recall = situation.recall
+        self.recall = situation.recall
         self._sampling = body
         self._thinking_dropped = False
         self._said: list[str] = []
@@ -79,18 +80,30 @@ class Turn:
         self._added: list[Message] = []
         self._from_top: set[str | None] = set()  # results whose first lines are the nearest to what was asked for
 
+    def report(self) -> dict[str, Any]:
+        """What was done for this request, for logs and clients: the view, every call's tokens, what was counted."""
+        return {
+            "view_from": self.view.start,
+            "cut": self.view.cut,
+            "reason": self.view.reason,
+            "prompt_tokens": self.usage.prompt,
+            "cached_tokens": self.usage.cached,
+            "completion_tokens": self.usage.completion,
+            **self._situation.counters,
+        }
+
     # --- the next step --------------------------------------------------------------------------------------------------
 
     def take(self, reply: Reply) -> None:
         """What becomes of a finished model reply: another call (see `body`) or the end of the turn."""
         self.usage += reply.usage
-        self._tally({"calls": 1, **_spent(reply.usage)})
+        self._add({"calls": 1, **_spent(reply.usage)})
         if reply.thought_it_all_away and not self._thinking_dropped:
             self._thinking_dropped = True
-            self._tally({"thinking_dropped": 1})
+            self._add({"thinking_dropped": 1})
             self.body, self._sampling = with_thinking(self.body, False), with_thinking(self._sampling, False)
             return
-        mine = [call for call in reply.message.tool_calls if self._recall and call.name == self._recall]
+        mine = [call for call in reply.message.tool_calls if self.recall and call.name == self.recall]
         others = tuple(call for call in reply.message.tool_calls if call not in mine)
         self._said.append(reply.message.text)
         if mine and not self._gave_up():
@@ -98,6 +111,12 @@ class Turn:
             if not others:
                 return
         self._finish(reply, others)
+
+    def _add(self, counters: Mapping[str, int]) -> None:
+        """Counts for /metrics and for this request's report (tokens stand there under their own names)."""
+        self._tally(counters)
+        for name in counters.keys() - TOKENS:
+            self._situation.add(name, counters[name])
 
     def _gave_up(self) -> bool:
         """It searched on after it was told, twice, to answer: the turn ends with what it said."""
@@ -119,7 +138,7 @@ class Turn:
         if isinstance(query, str):
             return query
         refusal = self._manners.refusal(query, self._situation.config.searches_a_turn)
-        self._tally({"searches_refused" if refusal else "searches": 1})
+        self._add({"searches_refused" if refusal else "searches": 1})
         if refusal:
             return refusal
         if query.limits.after is not None and query.limits.before is None:
