@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from anyio import to_thread
 from fastapi import Request as HttpRequest
@@ -14,7 +14,8 @@ from server.errors import ApiError
 from server.prompt import Prompt, chat_prompt, plain_prompt, render
 from server.runtime import Runtime
 from server.sampling import sampling
-from server.schemas import ChatRequest, CompletionRequest, Generation, ResponseFormat
+from server.schemas import ChatRequest, CompletionRequest, Generation
+from server.shape import Shape, shape_of, text_shape
 from server.turn import Turn, copies, new_id, now
 
 T = TypeVar("T")
@@ -36,19 +37,18 @@ async def chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) ->
 
 
 def make_chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> Turn:
-    model = runtime.known(body.model)
-    schema = wanted_schema(body.response_format)
-    forced = schema is not None or body.grammar is not None or body.json_schema is not None
-    rendered = render(runtime, body, forced=forced)
+    model, id = runtime.known(body.model), new_id("chatcmpl")
+    shape = shape_of(body, runtime.template.dialect)
+    rendered = render(runtime, body, forced=not shape.free)
     prompt = chat_prompt(runtime, rendered, exactness(runtime, body))
-    id = new_id("chatcmpl")
     tools = None if body.tool_choice == "none" else body.raw_tools()
 
     def parser(choice: int) -> OutputParser:
         return runtime.template.parser(tools, rendered, seed=f"{id}/{choice}", stream_calls=bool(body.stream))
 
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    first = request_of(runtime, body, id, prompt, schema, body.limit(), logprobs, session)
+    shape = shape.behind_thinking() if rendered.thinking else shape
+    first = request_of(runtime, body, id, prompt, shape, body.limit(), logprobs, session)
     return Turn(id, now(), model, prompt, copies(first, body.n or 1), parser)
 
 
@@ -66,12 +66,12 @@ def make_completion_turns(runtime: Runtime, body: CompletionRequest, session: st
         raise ApiError(400, "suffix: this server does not fill in the middle", param="suffix", code="unsupported_value")
     if body.echo and body.logprobs is not None:
         raise ApiError(400, "echo: logprobs of the prompt itself are not computed", param="echo", code="unsupported_value")
-    id, schema = new_id("cmpl"), wanted_schema(body.response_format)
+    id, shape = new_id("cmpl"), text_shape(body, body.response_format)
     asked = body.n_probs if body.logprobs is None else body.logprobs
     turns = []
     for number, given in enumerate(prompts):
         prompt = plain_prompt(runtime, given, exactness(runtime, body))
-        first = request_of(runtime, body, f"{id}/p{number}", prompt, schema, body.limit(), asked, session)
+        first = request_of(runtime, body, f"{id}/p{number}", prompt, shape, body.limit(), asked, session)
         echo = echoed(runtime, given) if body.echo else ""
         turns.append(Turn(id, now(), model, prompt, copies(first, body.n or 1), echo=echo))
     return turns
@@ -86,13 +86,13 @@ def request_of(
     body: Generation,
     id: str,
     prompt: Prompt,
-    schema: dict[str, Any] | None,
+    shape: Shape,
     limit: int | None,
     logprobs: int | None,
     session: str | None,
 ) -> Request:
     """The engine's request for the first choice."""
-    params = sampling(body, schema)
+    params = sampling(body, shape)
     if body.ignore_eos:  # as llama-server does: what ends a text can never be drawn
         never = tuple((token, float("-inf")) for token in sorted(runtime.tokenizer.eog))
         params = replace(params, logit_bias=(*params.logit_bias, *never))
@@ -112,11 +112,3 @@ def request_of(
 
 def exactness(runtime: Runtime, body: Generation) -> Exact:
     return Exact(body.exact or runtime.settings.exact)
-
-
-def wanted_schema(format: ResponseFormat | None) -> dict[str, Any] | None:
-    """The JSON schema that response_format asks for. Raises ApiError where it has none."""
-    try:
-        return format.wanted() if format else None
-    except ValueError as error:
-        raise ApiError(400, str(error), param="response_format", code="invalid_value") from error

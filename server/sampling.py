@@ -1,12 +1,12 @@
 """A request's sampling fields to the engine's SamplingParams; what a request leaves out is llama-server's default."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
 from engine.sampling import SamplingParams
 from server.errors import ApiError
 from server.schemas import Generation
+from server.shape import Shape
 
 SAME_NAME = (
     "temperature",
@@ -24,22 +24,21 @@ SAME_NAME = (
     "dry_penalty_last_n",
     "xtc_probability",
     "xtc_threshold",
-    "grammar",
 )
 
 
-def sampling(body: Generation, schema: dict[str, Any] | None) -> SamplingParams:
-    """How to draw; `schema` is what response_format asks the answer to follow. Raises ApiError 400 for a bad logit_bias."""
+def sampling(body: Generation, shape: Shape) -> SamplingParams:
+    """How to draw. Raises ApiError 400 for a bad logit_bias."""
     given = {name: getattr(body, name) for name in SAME_NAME if getattr(body, name) is not None}
     if body.dry_sequence_breakers is not None:
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
-    wanted = schema if body.json_schema is None else body.json_schema
     return replace(
         SamplingParams(),
         **given,
         seed=None if body.seed is None or body.seed < 0 else body.seed & 0xFFFFFFFF,
         logit_bias=biases(body.logit_bias),
-        json_schema=None if wanted is None else json.dumps(wanted, ensure_ascii=False),
+        grammar=shape.grammar,
+        json_schema=shape.json_schema,
     )
 
 
