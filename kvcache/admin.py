@@ -6,12 +6,14 @@ from pathlib import Path
 
 from kvcache.entry import Tier
 from kvcache.errors import DamagedEntry
+from kvcache.eviction import by_name
 from kvcache.facts import EntryKind
 from kvcache.files import Found
 from kvcache.folder import Folder, split_key, sweep
 from kvcache.format import Header
 from kvcache.index import Row, RowKey
 from kvcache.reading import Buffers, read_entry
+from kvcache.tree import Held, Tree
 from kvcache.views import CheckReport, EntryView, Problem
 
 Progress = Callable[[int, int], None]
@@ -60,14 +62,18 @@ def verify(folder: Folder, *, fix: bool = False, progress: Progress | None = Non
     return CheckReport(counts[0], counts[1], sum(header.file_bytes for header in headers.values()), tuple(problems))
 
 
-def gc(folder: Folder) -> Cleaned:
-    """Removes what serves nobody: leftovers, quarantine, rows and files that do not agree, entries no chain reaches."""
+def gc(folder: Folder, keep_bytes: int | None = None) -> Cleaned:
+    """Removes what serves nobody: leftovers, quarantine, rows and files that do not agree, entries no chain reaches.
+
+    With `keep_bytes` the least recently used entries go too, the ends of chains first, until that many bytes are left.
+    """
     quarantined = _empty_quarantine(folder)
     with folder.files.alone():
         swept = sweep(folder.files, folder.index)
     rows = {(row.kind, row.key): row for row in listing(folder)}
-    parents = {key: (row.start, row.end, row.parent) for key, row in rows.items()}
-    gone = unreachable(parents)
+    gone = list(unreachable({key: (row.start, row.end, row.parent) for key, row in rows.items()}))
+    if keep_bytes is not None:
+        gone += _oldest([row for key, row in rows.items() if key not in set(gone)], keep_bytes)
     delete(folder, gone)
     return Cleaned(len(gone), sum(rows[key].bytes for key in gone), swept.leftovers, quarantined)
 
@@ -120,6 +126,17 @@ def unreachable(entries: dict[RowKey, tuple[int, int, bytes]]) -> tuple[RowKey, 
         if start == 0 or (parent in good and entries[BLOCK, parent][1] == start):
             good.add(key[1])
     return tuple(key for key in entries if key[1] not in good)
+
+
+def _oldest(rows: Iterable[Row], keep_bytes: int) -> tuple[RowKey, ...]:
+    tree = Tree(by_name("lru"), True, lambda kind, id: False)
+    for row in rows:
+        held = Held(row.bytes, row.canonical, row.last_used, pinned=row.pinned, uses=row.uses, chance=row.chance)
+        if row.kind is BLOCK:
+            tree.add_block(row.key, row.parent, row.start, row.end, held)
+        else:
+            tree.add_checkpoint(row.key, row.end, held)
+    return tree.make_room(0, keep_bytes)
 
 
 def _read_all(

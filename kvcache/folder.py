@@ -41,13 +41,16 @@ class Folder:
         self.files.close()
 
 
-def open_folder(path: Path) -> Folder:
-    """Opens or makes a cache folder. Raises OSError or DiskTrouble where it cannot be used."""
+def open_folder(path: Path, *, tidy: bool = True) -> Folder:
+    """Opens or makes a cache folder. Raises OSError or DiskTrouble where it cannot be used.
+
+    Without `tidy` nothing in it is put right, so that verify can see it as it is; a broken index raises IndexBroken then.
+    """
     files = Files(path)
     try:
         with files.alone():
-            index = _open_index(files)
-            return Folder(files, index, sweep(files, index))
+            index = _open_index(files) if tidy else Index(path / INDEX_NAME)
+            return Folder(files, index, sweep(files, index) if tidy else Swept(0, 0, 0, 0))
     except BaseException:
         files.close()
         raise

@@ -59,16 +59,20 @@ def read_entry(path: Path, buffers: Buffers) -> tuple[Header, memoryview]:
 
     The payload is a read-only view of a pooled buffer, which stays untouched as long as the view or a slice of it lives.
     """
-    data = read_file(path, buffers)
-    header = unpack(data, path.name)
-    check_size(header, len(data), path.name)
+    return parse_entry(read_file(path, buffers), path.name, buffers)
+
+
+def parse_entry(data: memoryview, what: str, buffers: Buffers) -> tuple[Header, memoryview]:
+    """Header and decoded payload out of a file's bytes, every one proved. Raises DamagedEntry, naming `what`."""
+    header = unpack(data, what)
+    check_size(header, len(data), what)
     stored = data[header.header_bytes :]
-    check_stored(header, stored, path.name)
+    check_stored(header, stored, what)
     if header.codec is CodecId.RAW:
         return header, stored.toreadonly()
     raw = buffers.take(header.raw_bytes)[: header.raw_bytes]
-    decode_into(stored, raw, path.name)
-    check_raw(header, raw, path.name)
+    decode_into(stored, raw, what)
+    check_raw(header, raw, what)
     return header, raw.toreadonly()
 
 
