@@ -13,7 +13,7 @@ import re
 SCANNED_CHARACTERS = 262_144
 """Of a text longer than twice this, only so many characters at each end are read for tokens: a bound on time."""
 
-_TOKEN = re.compile(r"(?<!\w)(?=[\d_./@\-]*[^\W\d_])\w[\w./@\-]{3,62}\w(?!\w)")
+_TOKEN = re.compile(r"\b(?=[\d_./@\-]*[^\W\d_])\w[\w./@\-]{3,62}\w\b")
 
 COMMON = frozenset(
     """

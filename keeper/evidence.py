@@ -4,13 +4,14 @@ The paper takes whole excerpts by increasing distance and cuts each at its head.
 and a piece is worth what it shows of tokens that are not shown yet:
 
     worth = sum over its unseen tokens t of  use(t)            where steps used t before
-                                             novelty * near    where no step has
+                                             novelty * near    where no step has, but steps came after the result
+                                             unread * near     in results that no step has seen yet
             + opening * near                                   for the piece that opens an excerpt
     use(t) = (1 + ln(times used)) * fade^(rounds since the last use) + floor,   near = decay^distance
 
 Pieces are taken greedily by worth per unit of cost; worth only falls as tokens get covered, so the lazy greedy of budgeted
-maximum coverage applies. What is left of the limit is filled with whole results, nearest first. The constants are a policy
-chosen before looking at the traces; docs/benchmarks.md holds what other values give.
+maximum coverage applies. What is left of the limit is filled with whole results, nearest first. All constants but `unread` were
+set before looking at traces; docs/benchmarks.md has what other values give, and `unread` held out.
 """
 
 import heapq
@@ -34,6 +35,7 @@ class Policy:
     fade: float = 0.9
     floor: float = 0.2
     novelty: float = 0.02
+    unread: float = 0.2
     opening: float = 0.05
     decay: float = 0.8
     by_distance: bool = True
@@ -68,6 +70,7 @@ class _Line:
     pieces: list[Piece]
     words: list[frozenset[str]]
     near: float
+    fresh: float  # the worth of a token that no step has used
     chosen: set[int] = field(default_factory=set)
 
     def excerpt(self) -> "Excerpt":
@@ -112,7 +115,7 @@ class _Chooser:
     ) -> None:
         self.policy, self.seen, self.left, self.measure = policy, seen, limit, measure
         self.opened: set[str] = set()  # sections that have a line, so their heading is paid for
-        self.lines = [_line(candidate, policy) for candidate in candidates]
+        self.lines = [_line(graph, candidate, policy) for candidate in candidates]
         self.uses: dict[str, float] = {}
         self.graph = graph
         self.gap = measure(f" {ELLIPSIS} ")
@@ -160,7 +163,7 @@ class _Chooser:
 
     def _rate(self, i: int, j: int) -> float:
         line = self.lines[i]
-        worth = sum(self._use(word) or self.policy.novelty * line.near for word in line.words[j] if word not in self.seen)
+        worth = sum(self._use(word) or line.fresh for word in line.words[j] if word not in self.seen)
         if j == line.opening:
             worth += self.policy.opening * line.near
         label = 0 if line.chosen else size(line.candidate.label) + 1
@@ -174,9 +177,11 @@ class _Chooser:
         return known
 
 
-def _line(candidate: Candidate, policy: Policy) -> _Line:
-    cut = pieces(candidate.text)
-    return _Line(candidate, cut, [tokens(piece.text) for piece in cut], policy.decay**candidate.distance)
+def _line(graph: Graph, candidate: Candidate, policy: Policy) -> _Line:
+    cut, near = pieces(candidate.text), math.pow(policy.decay, candidate.distance)
+    unread = graph.frontier is not None and candidate.position > graph.frontier
+    fresh = near * (policy.unread if unread else policy.novelty)
+    return _Line(candidate, cut, [tokens(piece.text) for piece in cut], near, fresh)
 
 
 def _expected_use(graph: Graph, word: str, policy: Policy) -> float:

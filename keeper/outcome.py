@@ -31,19 +31,24 @@ _ANYWHERE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
+# Patterns are tried only where a word of theirs stands: substring tests cost a tenth of a search, and most results have no error.
 _CODE_HINTS = ("code", "exit")
 _ERROR_HINTS = (
-    "no such",
-    "not found",
-    "denied",
-    "error",
-    "traceback",
-    "exception",
-    "can't",
-    "cannot",
-    "unterminated",
-    "unknown",
-    "invalid",
+    *(
+        "err",
+        "fail",
+        "fatal",
+        "exception",
+        "traceback",
+        "not found",
+        "not exist",
+        "no such",
+        "denied",
+        "timed",
+        "timeout",
+        "time out",
+    ),
+    *("cannot", "can't", "could not", "unable", "unknown", "invalid", "unterminated"),
 )
 
 
@@ -52,31 +57,17 @@ def failed(text: str, extra: str = "") -> bool:
     flag = json.loads(extra).get("is_error") if "is_error" in extra else None
     if isinstance(flag, bool):
         return flag
-    stated = _stated(text)
-    if stated is not None:
-        return stated
-    if _BEGINS.match(text, 0, EDGE_CHARACTERS):
-        return True
-    return any(_ANYWHERE.search(edge) for edge in _edges(text) if _mentions(edge, _ERROR_HINTS))
-
-
-def _edges(text: str) -> tuple[str, ...]:
-    return (text[:EDGE_CHARACTERS], text[-EDGE_CHARACTERS:]) if len(text) > EDGE_CHARACTERS else (text,)
-
-
-def _mentions(edge: str, hints: tuple[str, ...]) -> bool:
-    """Whether a pattern is worth trying: substring tests cost a tenth of the search, and most results have no error."""
-    lowered = edge.lower()
-    return any(hint in lowered for hint in hints)
-
-
-def _stated(text: str) -> bool | None:
-    """The outcome that the text states outright, or None."""
     if text.startswith("{") and (stated := _stated_in_json(text)) is not None:
         return stated
-    tried = (_EXIT_CODE.search(edge) for edge in _edges(text) if _mentions(edge, _CODE_HINTS))
-    found = next(filter(None, tried), None)
-    return int(found[1] or found[2]) != 0 if found else None
+    edges = (text[:EDGE_CHARACTERS], text[-EDGE_CHARACTERS:]) if len(text) > EDGE_CHARACTERS else (text,)
+    lowered = "\n".join(edges).lower()
+    if any(hint in lowered for hint in _CODE_HINTS):
+        found = next(filter(None, map(_EXIT_CODE.search, edges)), None)
+        if found:
+            return int(found[1] or found[2]) != 0
+    if not any(hint in lowered for hint in _ERROR_HINTS):
+        return False
+    return _BEGINS.match(edges[0]) is not None or any(map(_ANYWHERE.search, edges))
 
 
 def _stated_in_json(text: str) -> bool | None:

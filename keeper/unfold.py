@@ -19,6 +19,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from keeper.distance import Reached, walk
 from keeper.distinctive import tokens
@@ -28,11 +29,25 @@ from keeper.fileledger import file_ledger
 from keeper.graph import Graph, Kind, Node
 from keeper.message import ToolCall
 
-NEXT_SAID = "NEXT (the frontier, in its own last words): "
-NEXT_CALLED = "NEXT (the frontier said nothing; its last calls): "
-ON_DISK = "ON DISK: "
-RULED_OUT = "RULED OUT (calls that failed; do not repeat them as they were):\n"
-ESTABLISHED = "ESTABLISHED (what the frontier rests on, nearest first, each derivation contiguous):\n"
+
+class Headings(NamedTuple):
+    said: str
+    called: str
+    on_disk: str
+    ruled_out: str
+    established: str
+
+
+HEADINGS = Headings(
+    "NEXT (the frontier, in its own last words): ",
+    "NEXT (the frontier said nothing; its last calls): ",
+    "ON DISK: ",
+    "RULED OUT (calls that failed; do not repeat them as they were):\n",
+    "ESTABLISHED (what the frontier rests on, nearest first, each derivation contiguous):\n",
+)
+SHORT = Headings("NEXT: ", "NEXT (calls): ", "ON DISK: ", "RULED OUT:\n", "ESTABLISHED:\n")
+EXPLAINED_SHARE = 0.2
+"""The long headings are used where they take no more than this share of the limit; below, the words are better spent."""
 
 FRONTIER_BYTES = 700
 ARGUMENT_BYTES = 160
@@ -91,12 +106,13 @@ def unfold(
     policy = policy or Policy()
     beside = _always_in_view(graph) if in_view is None else frozenset(in_view)
     tree = _Tree()
-    head = _head(graph, beside, limit, measure)
-    candidates = _candidates(graph, tree, beside, policy, limit)
+    headings = HEADINGS if measure("".join(HEADINGS)) <= limit * EXPLAINED_SHARE else SHORT
+    head = _head(graph, beside, limit, measure, headings)
+    candidates = _candidates(graph, tree, beside, policy, limit, headings)
     seen = tokens(head).union(*(tokens(graph.nodes[i].text) for i in beside))
     excerpts = choose(graph, candidates, seen, limit - measure(head), measure=measure, policy=policy)
     by_position = {candidate.position: candidate for candidate in candidates}
-    while measure(text := head + _body(by_position, excerpts, tree)) > limit and excerpts:
+    while measure(text := head + _body(by_position, excerpts, tree, headings)) > limit and excerpts:
         del excerpts[next(reversed(excerpts))]  # token counts do not add up exactly: the farthest line goes
     clipped = frozenset(position for position, excerpt in excerpts.items() if excerpt.clipped)
     return Continuation(text.rstrip("\n"), frozenset(excerpts), clipped)
@@ -108,21 +124,21 @@ def _always_in_view(graph: Graph) -> frozenset[int]:
     return frozenset(engine if task is None else (*engine, task))
 
 
-def _head(graph: Graph, beside: Collection[int], limit: int, measure: Measure) -> str:
+def _head(graph: Graph, beside: Collection[int], limit: int, measure: Measure, headings: Headings) -> str:
     """NEXT and ON DISK, each line with its end; NEXT is left out where the view shows the frontier itself."""
     frontier = graph.nodes[graph.frontier or 0]
     room = limit
     lines = []
-    if frontier.position not in beside and (line := _next_line(frontier, int(limit * FRONTIER_SHARE), measure)):
+    if frontier.position not in beside and (line := _next_line(frontier, int(limit * FRONTIER_SHARE), measure, headings)):
         lines.append(line)
         room -= measure(line)
-    lines.append(_ledger_line(graph, min(int(limit * LEDGER_SHARE), room), measure))
+    lines.append(_ledger_line(graph, min(int(limit * LEDGER_SHARE), room), measure, headings))
     return "".join(lines)
 
 
-def _next_line(frontier: Node, room: int, measure: Measure) -> str:
+def _next_line(frontier: Node, room: int, measure: Measure, headings: Headings) -> str:
     said = folded(frontier.text)
-    start = NEXT_SAID if said else NEXT_CALLED
+    start = headings.said if said else headings.called
     words = said or "; ".join(_asked(call, ARGUMENT_BYTES) for call in frontier.calls)
     most = min(FRONTIER_BYTES, size(words)) if words else 0
     while most > 0 and measure(line := f"{start}{clip(words, most)}\n") > max(room, 0):
@@ -130,13 +146,13 @@ def _next_line(frontier: Node, room: int, measure: Measure) -> str:
     return line if most > 0 else ""
 
 
-def _ledger_line(graph: Graph, room: int, measure: Measure) -> str:
+def _ledger_line(graph: Graph, room: int, measure: Measure, headings: Headings) -> str:
     """As many paths as fit, and how many more there are; '' where not even one does."""
     entries = [entry.line() for entry in file_ledger(graph)]
     shown = len(entries)
     while shown:
         more = f", {ELLIPSIS} and {len(entries) - shown} more" if shown < len(entries) else ""
-        line = f"{ON_DISK}{', '.join(entries[:shown])}{more}\n"
+        line = f"{headings.on_disk}{', '.join(entries[:shown])}{more}\n"
         if measure(line) <= room:
             return line
         shown = shown - 1 if shown < 16 else shown * 3 // 4
@@ -164,7 +180,9 @@ class _Tree:
         return tuple(reversed(path))
 
 
-def _candidates(graph: Graph, tree: _Tree, beside: Collection[int], policy: Policy, limit: int) -> list[Candidate]:
+def _candidates(
+    graph: Graph, tree: _Tree, beside: Collection[int], policy: Policy, limit: int, headings: Headings
+) -> list[Candidate]:
     """The nearest nodes that may be shown, nearest first, newer first where equally near; more than could have a line each."""
     most = max(LEAST_CANDIDATES, limit // BYTES_A_LINE)
     label = min(ARGUMENT_BYTES, max(LEAST_LABEL, limit // LABELS_A_LIMIT))
@@ -179,19 +197,19 @@ def _candidates(graph: Graph, tree: _Tree, beside: Collection[int], policy: Poli
             if (key := (node.call.name, node.call.arguments)) in asked:
                 continue  # the same call failed again, nearer: once is enough to rule it out
             asked.add(key)
-        found.append(_candidate(node, distance, bisect_left(results, position) + 1, label))
+        found.append(_candidate(node, distance, bisect_left(results, position) + 1, label, headings))
         if len(found) == most:
             break
     return found
 
 
-def _candidate(node: Node, distance: float, ordinal: int, label: int) -> Candidate:
+def _candidate(node: Node, distance: float, ordinal: int, label: int, headings: Headings) -> Candidate:
     if node.kind is Kind.NOTE:
-        return Candidate(node.position, distance, f"- note {node.position}: ", node.text, ESTABLISHED)
+        return Candidate(node.position, distance, f"- note {node.position}: ", node.text, headings.established)
     asked = _asked(node.call, label) if node.call else "(its call is not in the history)"
     if node.failed:
-        return Candidate(node.position, distance, f"- r{ordinal} {asked} -> ", node.text, RULED_OUT, ends_first=True)
-    return Candidate(node.position, distance, f"- r{ordinal} {asked}: ", node.text, ESTABLISHED)
+        return Candidate(node.position, distance, f"- r{ordinal} {asked} -> ", node.text, headings.ruled_out, ends_first=True)
+    return Candidate(node.position, distance, f"- r{ordinal} {asked}: ", node.text, headings.established)
 
 
 def _may_be_shown(graph: Graph, node: Node) -> bool:
@@ -212,11 +230,11 @@ def _asked(call: ToolCall, most: int) -> str:
     return f"{call.name} {clip(folded(call.arguments), most)}".strip()
 
 
-def _body(candidates: Mapping[int, Candidate], excerpts: Mapping[int, Excerpt], tree: _Tree) -> str:
+def _body(candidates: Mapping[int, Candidate], excerpts: Mapping[int, Excerpt], tree: _Tree, headings: Headings) -> str:
     """RULED OUT by distance, then ESTABLISHED in the order of a depth-first walk of the tree."""
     lines = {position: f"{candidates[position].label}{excerpt.text}\n" for position, excerpt in excerpts.items()}
-    ruled_out = [position for position in lines if candidates[position].section == RULED_OUT]
+    ruled_out = [position for position in lines if candidates[position].section == headings.ruled_out]
     established = sorted(lines.keys() - set(ruled_out), key=tree.walk_key)
-    parts = [RULED_OUT, *(lines[i] for i in ruled_out)] if ruled_out else []
-    parts += [ESTABLISHED, *(lines[i] for i in established)] if established else []
+    parts = [headings.ruled_out, *(lines[i] for i in ruled_out)] if ruled_out else []
+    parts += [headings.established, *(lines[i] for i in established)] if established else []
     return "".join(parts)

@@ -8,7 +8,7 @@ from keeper.evidence import Policy
 from keeper.excerpt import ELLIPSIS, size
 from keeper.graph import build
 from keeper.message import Message
-from keeper.unfold import ESTABLISHED, RULED_OUT, allowance, unfold
+from keeper.unfold import HEADINGS, allowance, unfold
 from tests.keeper.spans import lookups, reading, result, said, step
 from tests.keeper.test_graph import histories
 
@@ -87,8 +87,8 @@ def test_boundary_3_a_failed_edit_leaves_the_read_before_it_established() -> Non
         said("assistant", "The edit failed."),
     ]
     text = unfold(build(messages), 1400).text
-    assert '- r1 read_file {"path": "config.py"}: TIMEOUT_SECONDS = 30' in text.split(ESTABLISHED)[1]
-    assert "- r2 edit_file" in text.split(RULED_OUT)[1].split(ESTABLISHED)[0]
+    assert '- r1 read_file {"path": "config.py"}: TIMEOUT_SECONDS = 30' in text.split(HEADINGS.established)[1]
+    assert "- r2 edit_file" in text.split(HEADINGS.ruled_out)[1].split(HEADINGS.established)[0]
 
 
 @pytest.mark.parametrize("siblings", [65, 300])
@@ -118,7 +118,7 @@ def test_derivations_stand_together_nearest_first() -> None:
 
 
 def test_a_frontier_without_words_is_described_by_its_calls() -> None:
-    text = unfold(build([said("user", "go"), reading("a", "x.md")]), 400).text
+    text = unfold(build([said("user", "go"), reading("a", "x.md")]), 1_800).text
     assert text == 'NEXT (the frontier said nothing; its last calls): read_file {"path": "x.md"}'
 
 
