@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 
-from server import cache_api, errors, llama_compat, metrics, openai
+from server import cache_api, errors, keeper_local, llama_compat, metrics, openai
 from server.guard import AnswerCount, BodyLimit, KeyGuard
 from server.runtime import Runtime
 
@@ -46,6 +46,8 @@ def create_app(runtime: Runtime) -> FastAPI:
     app = FastAPI(title="kvalet", version=version("kvalet"), docs_url=None, redoc_url=None)
     app.state.runtime = runtime
     errors.install(app)
+    if settings.keeper is not None:
+        keeper_local.install(app, runtime)  # before openai, whose chat route it takes the place of
     for module in (openai, llama_compat, cache_api, metrics):
         app.include_router(module.router)
     app.add_middleware(BodyLimit, limit=settings.max_body)

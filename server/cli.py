@@ -11,6 +11,7 @@ import typer
 
 from engine.errors import EngineError
 from engine.probe import prepare_environment
+from server import keeper_cli
 from server.config import ConfigError, Settings, load
 
 HELP = "A local model server that never reads twice what it has already read."
@@ -101,9 +102,13 @@ def serve(
     run(settings)
 
 
+keeper_cli.add_to(app)
+
+
 def main() -> None:
     """Entry point. A wrong option ends with one line on stderr and code 2, a model that cannot be served with code 1."""
     prepare_environment()  # OpenMP reads its waiting policy when llama.cpp is loaded
+    sys.argv = keeper_cli.with_default_strategy(sys.argv)
     try:
         app()
     except ConfigError as error:

@@ -24,7 +24,7 @@ def option(default: Any, text: str, panel: str, metavar: str | None = None, **li
     return Field(default, description=text, json_schema_extra={"panel": panel, "metavar": metavar}, **limits)
 
 
-MODEL, CACHE, ENGINE, HTTP = "Model", "Cache", "Engine", "Server"
+MODEL, CACHE, ENGINE, KEEPER, HTTP = "Model", "Cache", "Engine", "Keeper", "Server"
 
 
 class Settings(BaseModel):
@@ -86,6 +86,13 @@ class Settings(BaseModel):
     steady_headers: bool = option(
         False, "Zero the per-request hash that some coding agents put at the start of the system prompt (cch=).", CACHE
     )
+
+    keeper: str | None = option(
+        None, "Hold any history behind a window: in_place, drop, summarise, … (`--keeper` alone: in_place).", KEEPER, "STRATEGY"
+    )
+    window: int = option(0, "Tokens of the keeper's window, reply included. 0: all of --ctx.", KEEPER, ge=0)
+    archive: Path | None = option(None, "Folder of the keeper's archive. None given: under the user's data folder.", KEEPER)
+    thinking_effort: str = option("", "reasoning_effort of every call that passes the keeper, such as medium.", KEEPER)
 
     host: str = option("127.0.0.1", "Address to listen on. Others than this machine can reach 0.0.0.0: set --api-key then.", HTTP)
     port: int = option(8080, "Port to listen on; 0: any free one, which is printed.", HTTP, ge=0, le=65535)

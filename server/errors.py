@@ -10,6 +10,16 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from engine.errors import BadRequest, Cancelled, EngineError, EngineStopped, QueueFull
+from keeper.errors import (
+    ArchiveFailed,
+    BadHistory,
+    KeeperError,
+    MessageTooLarge,
+    UnknownConversation,
+    UnknownStrategy,
+    UpstreamFailed,
+    WindowTooSmall,
+)
 
 LOG = logging.getLogger("kvalet.server")
 TYPES = {
@@ -65,8 +75,27 @@ def from_engine(error: Exception) -> ApiError:
         return ApiError(503, "the server is closing or the request was cancelled", code="cancelled")
     if isinstance(error, EngineError):
         return ApiError(500, f"the model could not answer: {error}", code="engine_error")
+    if isinstance(error, KeeperError):
+        return from_keeper(error)
     LOG.error("a request failed", exc_info=error)
     return ApiError(500, "an unexpected error; the server's log has the details", code="internal_error")
+
+
+def from_keeper(error: KeeperError) -> ApiError:
+    """What a client is told about an error of the keeper."""
+    if isinstance(error, BadHistory):
+        return ApiError(400, str(error), param=error.param, code="invalid_history")
+    if isinstance(error, MessageTooLarge | WindowTooSmall):
+        return ApiError(400, str(error), param=error.param, code="context_length_exceeded")
+    if isinstance(error, UnknownConversation):
+        return ApiError(404, str(error), code="unknown_conversation")
+    if isinstance(error, UnknownStrategy):
+        return ApiError(400, str(error), code="unknown_strategy")
+    if isinstance(error, UpstreamFailed):
+        return ApiError(error.status or 502, str(error), code="upstream_failed")
+    if isinstance(error, ArchiveFailed):
+        return ApiError(500, str(error), code="archive_failed")
+    return ApiError(500, str(error), code="keeper_error")
 
 
 def from_validation(errors: Sequence[Any]) -> ApiError:

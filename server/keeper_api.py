@@ -1,7 +1,6 @@
 """What the keeper shows over HTTP: conversations, versions of the notes, the archive, counters; its errors as statuses."""
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -9,25 +8,13 @@ from fastapi import APIRouter, Request
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from keeper.archive import Archive, Track
-from keeper.errors import (
-    ArchiveFailed,
-    BadHistory,
-    KeeperError,
-    MessageTooLarge,
-    UnknownConversation,
-    UnknownStrategy,
-    UpstreamFailed,
-    WindowTooSmall,
-)
 from keeper.keeper import Keeper
 from keeper.library import conversation as conversation_of
 from keeper.library import conversations as conversations_of
 from keeper.library import sizes
-from keeper.notes import from_json
-from keeper.noting import MARK
 from keeper.past import Past
 from keeper.search import Limits
+from keeper.versions import versions
 from server.errors import ApiError
 
 router = APIRouter(prefix="/keeper", tags=["keeper"])
@@ -60,23 +47,6 @@ def keeper_of(request: Request) -> Keeper:
     if keeper is None:
         raise ApiError(404, "this server runs without a keeper; start it with --keeper", code="no_keeper")
     return keeper
-
-
-def from_keeper(error: KeeperError) -> ApiError:
-    """What a client is told about an error of the keeper."""
-    if isinstance(error, BadHistory):
-        return ApiError(400, str(error), param=error.param, code="invalid_history")
-    if isinstance(error, MessageTooLarge | WindowTooSmall):
-        return ApiError(400, str(error), param=error.param, code="context_length_exceeded")
-    if isinstance(error, UnknownConversation):
-        return ApiError(404, str(error), code="unknown_conversation")
-    if isinstance(error, UnknownStrategy):
-        return ApiError(400, str(error), code="unknown_strategy")
-    if isinstance(error, UpstreamFailed):
-        return ApiError(error.status or 502, str(error), code="upstream_failed")
-    if isinstance(error, ArchiveFailed):
-        return ApiError(500, str(error), code="archive_failed")
-    return ApiError(500, str(error), code="keeper_error")
 
 
 # --- routes -------------------------------------------------------------------------------------------------------------
@@ -120,25 +90,6 @@ def search(
     return {"conversation": asdict(found), "total": matches.total, "matches": data}
 
 
-def versions(archive: Archive, track: Track) -> Iterator[dict[str, Any]]:
-    """The saved notes along a path, oldest first."""
-    before: list[str] = []
-    for mark in archive.marks(track, MARK):
-        lines = from_json(mark.body["notes"]).render().split("\n")
-        diff = [
-            line for line in difflib.unified_diff(before, lines, n=0, lineterm="") if not line.startswith(("---", "+++", "@@"))
-        ]
-        yield {
-            "id": mark.id,
-            "at": mark.at,
-            "covers_messages": mark.place,
-            "notes": "\n".join(lines),
-            "diff": diff,
-            "taken": mark.body.get("taken"),
-        }
-        before = lines
-
-
 # --- metrics ------------------------------------------------------------------------------------------------------------
 
 
@@ -154,3 +105,9 @@ class KeeperCollector(Collector):
         size = sizes(self._keeper.archive)
         yield GaugeMetricFamily("kvalet_keeper_archived_messages", "Messages in the archive.", value=size.messages)
         yield GaugeMetricFamily("kvalet_keeper_archive_bytes", "Bytes of the archive's file.", value=size.bytes)
+
+
+def collectors(request: Request) -> tuple[Collector, ...]:
+    """What /metrics says beside the engine's own: the keeper's counters, where there is one."""
+    keeper = getattr(request.app.state, "keeper", None)
+    return (KeeperCollector(keeper),) if keeper else ()

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from engine.stats import EngineStats
 from kvcache.views import StoreStats, TierStats
+from server import keeper_api
 from server.runtime import Runtime
 
 router = APIRouter(tags=["server"])
@@ -19,7 +20,8 @@ router = APIRouter(tags=["server"])
 def metrics(request: Request) -> PlainTextResponse:
     """Counters and gauges in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(RuntimeCollector(request.app.state.runtime))
+    for collector in (RuntimeCollector(request.app.state.runtime), *keeper_api.collectors(request)):
+        registry.register(collector)
     return PlainTextResponse(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

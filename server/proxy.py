@@ -83,7 +83,7 @@ def install(app: FastAPI) -> None:
     async def keeper(request: Request, error: KeeperError) -> Response:
         if isinstance(error, UpstreamAnswered):
             return Response(error.body, error.status or 502, error.headers)
-        return errors.answer(request, keeper_api.from_keeper(error))
+        return errors.answer(request, errors.from_keeper(error))
 
 
 async def chat_answer(proxy: Proxy, request: Request) -> Response:
@@ -119,7 +119,7 @@ async def events(first: dict[str, Any], chunks: AsyncGenerator[dict[str, Any], N
         yield b"data: " + b" ".join(error.body.splitlines()) + b"\n\n"
         return
     except KeeperError as error:
-        yield f"data: {compact(keeper_api.from_keeper(error).body())}\n\n".encode()
+        yield f"data: {compact(errors.from_keeper(error).body())}\n\n".encode()
         return
     finally:
         await chunks.aclose()
