@@ -29,12 +29,17 @@ Record = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Skips:
-    """What was left out under --skip-bad, and why."""
+class Reading:
+    """How far the files are read (`nbytes`), and what was left out under --skip-bad (`allowed`), and why."""
 
     allowed: bool = False
+    nbytes: int = 0
     count: int = 0
     first: list[str] = field(default_factory=list)
+
+    def again(self) -> None:
+        """A new pass over the files begins."""
+        self.nbytes, self.count, self.first = 0, 0, []
 
     def note(self, error: TraceError) -> None:
         """Counts a bad line. Raises it where skipping is not allowed."""
@@ -65,7 +70,7 @@ def trace_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def open_trace(path: Path, number: int, skips: Skips) -> Trace:
+def open_trace(path: Path, number: int, reading: Reading) -> Trace:
     """Finds out a file's format. `number` makes the local ids of this file differ from another's. Raises TraceError."""
     try:
         with path.open(encoding="utf-8") as file:
@@ -74,26 +79,26 @@ def open_trace(path: Path, number: int, skips: Skips) -> Trace:
         raise TraceError(path, 0, str(error)) from None
     if not line:
         raise TraceError(path, 0, "the trace is empty")
-    first = _json(path, 1, line) if path.suffix == ".jsonl" else _session(path, skips)
+    first = _json(path, 1, line) if path.suffix == ".jsonl" else _session(path, reading)
     if not first:
         return Trace(path, "unreadable", TEXT_GRID, iter(()))
     if "requests" in first:
-        return Trace(path, "kv-cache-tester", _grid(path, first), _session_turns(path, first, number, skips))
+        return Trace(path, "kv-cache-tester", _grid(path, first), _session_turns(path, first, number, reading))
     if is_header(first):
-        return Trace(path, "kvalet", _grid(path, first, "grid"), recorded_turns(path, number, skips.note))
+        return Trace(path, "kvalet", _grid(path, first, "grid"), recorded_turns(path, number, reading.note))
     if "hash_ids" in first and "input_length" in first:
-        return Trace(path, "mooncake", MOONCAKE_GRID, _lines(path, skips, lambda record: _mooncake(record, number)))
+        return Trace(path, "mooncake", MOONCAKE_GRID, _lines(path, reading, lambda record: _mooncake(record, number)))
     if "session_id" in first and "input" in first:
-        return Trace(path, "lmcache", TEXT_GRID, _lines(path, skips, _full_text))
+        return Trace(path, "lmcache", TEXT_GRID, _lines(path, reading, _full_text))
     raise TraceError(path, 1, f"no known trace format; its first record has {', '.join(sorted(first)[:6]) or 'nothing'}")
 
 
-def _session(path: Path, skips: Skips) -> Record:
+def _session(path: Path, reading: Reading) -> Record:
     """A whole JSON file; {} when it is bad and may be skipped."""
     try:
         return _object(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
-        skips.note(TraceError(path, getattr(error, "lineno", 0), f"no JSON object: {error}"))
+        reading.note(TraceError(path, getattr(error, "lineno", 0), f"no JSON object: {error}"))
         return {}
 
 
@@ -117,44 +122,46 @@ def _grid(path: Path, record: Record, name: str = "block_size") -> int:
     return grid
 
 
-def _lines(path: Path, skips: Skips, turn: Callable[[Record], Turn]) -> Iterator[Turn]:
+def _lines(path: Path, reading: Reading, turn: Callable[[Record], Turn]) -> Iterator[Turn]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
+            reading.nbytes += len(line)
             if line.strip():
                 try:
                     yield turn(_json(path, number, line))
                 except TraceError as error:
-                    skips.note(error)
+                    reading.note(error)
                 except (ValueError, TypeError, KeyError) as error:
-                    skips.note(TraceError(path, number, _reason(error)))
+                    reading.note(TraceError(path, number, _reason(error)))
 
 
 def _reason(error: Exception) -> str:
     return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _session_turns(path: Path, session: Record, number: int, skips: Skips) -> Iterator[Turn]:
+def _session_turns(path: Path, session: Record, number: int, reading: Reading) -> Iterator[Turn]:
     """The turns of one session, and of its sub-agents as conversations of their own, each where it starts."""
     try:
         marks = (("tools_end", session["tool_tokens"]), ("system_end", session["tool_tokens"] + session["system_tokens"]))
         requests = list(session["requests"])
     except (KeyError, TypeError) as error:
-        return skips.note(TraceError(path, 0, _reason(error)))
-    yield from _requests(path, str(session.get("id", path.stem)), requests, (number, session["block_size"], marks), skips)
+        return reading.note(TraceError(path, 0, _reason(error)))
+    reading.nbytes += path.stat().st_size
+    yield from _requests(path, str(session.get("id", path.stem)), requests, (number, session["block_size"], marks), reading)
 
 
-def _requests(path: Path, name: str, requests: list[Any], about: tuple[int, int, Any], skips: Skips) -> Iterator[Turn]:
+def _requests(path: Path, name: str, requests: list[Any], about: tuple[int, int, Any], reading: Reading) -> Iterator[Turn]:
     number, grid, marks = about
     for index, request in enumerate(requests):
         try:
             if "requests" in request:
-                yield from _requests(path, f"{name}/{index}", request["requests"], (number, grid, ()), skips)
+                yield from _requests(path, f"{name}/{index}", request["requests"], (number, grid, ()), reading)
                 continue
             length = _count(request, "in")
             ids = _ids(request, number)[: length // grid]
             yield Turn(name, length, ids, float(request["t"]), _count(request, "out"), marks)
         except (ValueError, TypeError, KeyError) as error:
-            skips.note(TraceError(path, 0, f"request {index} of {name}: {_reason(error)}"))
+            reading.note(TraceError(path, 0, f"request {index} of {name}: {_reason(error)}"))
 
 
 def _mooncake(record: Record, number: int) -> Turn:

@@ -148,6 +148,7 @@ class Rollbacks:
         self._parts: dict[str, _Part] = defaultdict(_Part, {TIP: _Part(TIP_PRIOR)})
         self._flat = 1.0
         self._decay = decay
+        self.learning = True  # False: what was learned stays as it is, to judge it on other traffic
         self.observed = 0
 
     @property
@@ -157,6 +158,8 @@ class Rollbacks:
 
     def observe(self, shape: Shape, position: int) -> None:
         """A prompt continued `shape` and had its first `position` tokens in common with it (position <= length)."""
+        if not self.learning:
+            return
         step = min(position // shape.grid, shape.steps)
         shares = [(kind, offset, self._parts[kind].at(offset) / count) for kind, offset, count in _offsets(shape, step)]
         flat = self._flat / (shape.steps + 1)

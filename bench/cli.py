@@ -1,0 +1,31 @@
+"""The command `kvalet-bench`: every command prints a table, writes JSON with --json and a picture with --plot."""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import typer
+
+from bench.errors import BenchError
+
+HELP = """Measure prefix caches on real traces and live servers.
+
+hitrate replays traces in the simulator, with the placement and eviction code that serves. The other commands start what they
+measure themselves. Every command has --quick (seconds), --json FILE and --help."""
+
+COMMANDS = ("hitrate", "rollback", "restore", "exact", "speed", "peers", "keeper", "tope")
+"""Modules of this package; each has a function `command`."""
+
+app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+for _name in COMMANDS:
+    if find_spec(f"bench.{_name}") is not None:
+        app.command(_name)(import_module(f"bench.{_name}").command)
+
+
+def main() -> None:
+    """Entry point: one line on stderr and exit code 2 for what cannot be measured."""
+    try:
+        app()
+    except BenchError as error:
+        print(f"kvalet-bench: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
