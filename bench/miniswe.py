@@ -9,20 +9,17 @@ import json
 import re
 from pathlib import Path
 
+from bench.errors import TraceError
 from keeper.message import Message, ToolCall, assistant, tool, user
 
 _BLOCK = re.compile(r"```(?:\w+)?\n(.*?)\n?```", re.DOTALL)
 
 
-class NotATrace(Exception):
-    """A file or folder that does not hold full-text traces; says which and why."""
-
-
 def sessions(folder: Path) -> dict[str, list[Message]]:
-    """Session name -> history, for every *.jsonl under `folder` in the order of names. Raises NotATrace."""
+    """Session name -> history, for every *.jsonl under `folder` in the order of names. Raises TraceError."""
     found = {path.stem: history(path) for path in sorted(folder.rglob("*.jsonl"))}
     if not found:
-        raise NotATrace(f"{folder} holds no *.jsonl; give the folder of lmcache-agent-trace with --traces")
+        raise TraceError(folder, 0, "holds no *.jsonl; give the folder of lmcache-agent-trace")
     return found
 
 
@@ -44,7 +41,7 @@ def _calls(path: Path) -> list[tuple[str, str]]:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         calls = [(str(row["input"]), str(row["output"])) for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise NotATrace(f"{path} is no full-text trace: {error!r}; a line needs `input` and `output`") from error
+        raise TraceError(path, 0, f"no full-text trace: {error!r}; a line needs `input` and `output`") from error
     if not calls:
-        raise NotATrace(f"{path} is empty")
+        raise TraceError(path, 0, "is empty")
     return calls

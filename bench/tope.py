@@ -4,10 +4,9 @@ Times are of graph, protected ids and unfold together with a 1,400-byte allowanc
 them from OpenAI dicts is reported beside it. The paper's Zig took 0.0177, 0.110, 0.261 and 1.10 ms for its four sizes.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -15,7 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from bench.miniswe import NotATrace, sessions
+from bench.miniswe import sessions
+from bench.report import Column, Plot, Report, number, percent, publish, size
 from bench.spans import lookup_span, span_bytes
 from bench.tope_traces import (
     ABLATIONS,
@@ -23,6 +23,7 @@ from bench.tope_traces import (
     SENSITIVITY,
     Choice,
     Cut,
+    Interval,
     cuts,
     difference,
     dropped,
@@ -34,7 +35,7 @@ from bench.tope_traces import (
     scores,
     tope,
 )
-from keeper.excerpt import size
+from keeper import excerpt
 from keeper.graph import build
 from keeper.message import Message, read
 from keeper.unfold import unfold
@@ -67,7 +68,7 @@ def timed(messages: int, repeats: int, warm_ups: int = 3) -> Timing:
     runs = [_run(span) for _ in range(warm_ups + repeats)][warm_ups:]
     reading = min(_read(raw) for _ in range(min(3, repeats)))
     graph = build(span)
-    carried = size(unfold(graph, ALLOWANCE).text)
+    carried = excerpt.size(unfold(graph, ALLOWANCE).text)
     return Timing(messages, span_bytes(span), carried, len(graph.protected_ids()), median(runs), min(runs), max(runs), reading)
 
 
@@ -92,101 +93,110 @@ def growth(timings: Sequence[Timing]) -> float:
     return float(slope)
 
 
+def command(
+    traces: Annotated[
+        Path | None, typer.Argument(help="Folder of full-text agent traces (lmcache-agent-trace); none: speed alone.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Measured runs of each of the paper's sizes; large ones a fifth.", min=1)] = 21,
+    largest: Annotated[int, typer.Option(help="The largest synthetic span, in messages.", min=21)] = 100_001,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Small spans, few runs: seconds.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write all numbers as JSON here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a PNG of time over messages here.")] = None,
+) -> None:
+    """4tope: speed and growth on synthetic spans, ablations, and what stays in view on real agent traces."""
+    found = [cut for name, history in sessions(traces).items() for cut in cuts(name, history)] if traces else []
+    tables = [*on_traces(found, seed)] if found else []
+    measured = speed(5 if quick else repeats, min(largest, 3_163) if quick else largest)
+    extra = {**measured.extra, **{table.title: table.rows for table in tables}}
+    for table in tables:
+        publish(table)
+    publish(replace(measured, extra=extra), json_path=json, plot_path=plot)
+
+
+def speed(repeats: int, largest: int) -> Report:
+    timings = [timed(messages, repeats) for messages in PAPER_SIZES if messages <= largest]
+    grown = [timed(messages, max(3, repeats // 5), warm_ups=1) for messages in GROWTH_SIZES if messages <= largest]
+    exponent = growth(grown) if len(grown) > 1 else None
+    notes = () if exponent is None else (f"growth exponent from {grown[0].messages} to {grown[-1].messages}: {exponent:.3f}",)
+    columns = (
+        Column("messages", "messages", number()),
+        Column("bytes_in", "in", size),
+        Column("bytes_out", "carried", size),
+        Column("protected", "protected", number()),
+        Column("ms", "median ms", number(3)),
+        Column("least", "least", number(3)),
+        Column("most", "most", number(3)),
+        Column("read_ms", "reading dicts ms", number(3)),
+    )
+    rows = [{"way": "4tope", **asdict(timing)} for timing in (*timings, *grown)]
+    plot = Plot("messages", "ms", "way", log_x=True, log_y=True)
+    return Report("graph + protected ids + unfold on synthetic spans", columns, rows, notes, plot, {"exponent": exponent})
+
+
+def on_traces(found: Sequence[Cut], seed: int) -> list[Report]:
+    """The tables over real traces; every interval is 95 %."""
+    about = f"{len({cut.session for cut in found})} sessions, {len(found)} cuts after which something from before is used"
+    return [
+        _shares("baselines", compared(found, BASELINES, ALLOWANCES, seed), (about,)),
+        _shares("ablations", compared(found, ABLATIONS, ALLOWANCES, seed)),
+        _shares("constants", compared(found, SENSITIVITY, (ALLOWANCE,), seed)),
+        _shares("held out: `unread` chosen on the other sessions", out_of_sample(found, seed)),
+        _edits(found),
+    ]
+
+
+def _shares(title: str, rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Report:
+    columns = (
+        Column("allowance", "bytes", number()),
+        Column("choice", "choice"),
+        Column("share", "needed later and in view", _interval),
+        Column("minus", "4tope minus it", _interval),
+        Column("reread", "tokens read again", number()),
+    )
+    return Report(f"{title}: share of the tokens used later that is still in view", columns, rows, notes)
+
+
+def _interval(found: Interval) -> str:
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
 def compared(found: Sequence[Cut], choices: Mapping[str, Choice], allowances: Sequence[int], seed: int) -> list[dict[str, Any]]:
-    """For each allowance and choice: its share, 4tope's minus its, both with intervals, and the tokens to read again."""
-    rows = []
+    """For each allowance and choice: its share, 4tope's minus its (paired), and the tokens to read again."""
+    rows: list[dict[str, Any]] = []
     for allowance in allowances:
         ours = scores(found, tope, allowance)
-        rows.append(
-            {
-                "allowance": allowance,
-                "choice": "4tope",
-                "share": interval(ours, seed),
-                "reread": reread_of(found, tope, allowance),
-            }
-        )
+        rows.append(_row(found, allowance, "4tope", tope, interval(ours, seed)))
         for name, choice in choices.items():
             theirs = scores(found, choice, allowance)
-            rows.append(
-                {
-                    "allowance": allowance,
-                    "choice": name,
-                    "share": interval(theirs, seed),
-                    "4tope_minus": difference(ours, theirs, seed),
-                    "reread": reread_of(found, choice, allowance),
-                }
-            )
+            row = _row(found, allowance, name, choice, interval(theirs, seed))
+            rows.append({**row, "minus": difference(ours, theirs, seed)})
     return rows
 
 
-def edits(found: Sequence[Cut]) -> list[dict[str, Any]]:
+def _row(found: Sequence[Cut], allowance: int, name: str, choice: Choice, share: Interval) -> dict[str, Any]:
+    return {"allowance": allowance, "choice": name, "share": share, "reread": reread_of(found, choice, allowance)}
+
+
+def out_of_sample(found: Sequence[Cut], seed: int) -> list[dict[str, Any]]:
+    """Nothing where there is one session only, since there is no other to choose on."""
+    if len({cut.session for cut in found}) < 2:
+        return []
+    shares = {allowance: interval(held_out(found, allowance), seed) for allowance in ALLOWANCES}
+    return [{"allowance": allowance, "choice": "4tope", "share": share} for allowance, share in shares.items()]
+
+
+def _edits(found: Sequence[Cut]) -> Report:
     """plan_edit against dropping the oldest exchanges, where the view may take a share of the history."""
     rows: list[dict[str, Any]] = []
     for share in LIMITS:
-        rows.append({"limit": share, "choice": "plan_edit", **asdict(mean_of([planned(cut, share) for cut in found]))})
-        rows.append({"limit": share, "choice": "drop oldest", **asdict(mean_of([dropped(cut, share) for cut in found]))})
-    return rows
-
-
-def command(
-    traces: Annotated[Path | None, typer.Option(help="folder of lmcache-agent-trace; without it speed alone is measured")] = None,
-    repeats: Annotated[int, typer.Option(help="measured runs for each of the paper's sizes; large sizes take a fifth")] = 21,
-    largest: Annotated[int, typer.Option(help="the largest synthetic span, in messages")] = 100_001,
-    seed: Annotated[int, typer.Option(help="of the bootstrap")] = 1,
-    out: Annotated[Path | None, typer.Option(help="write all numbers as JSON here")] = None,
-) -> None:
-    """4tope: speed and growth on synthetic spans, ablations, and what stays in view on real agent traces."""
-    result: dict[str, Any] = {"speed": speed(repeats, largest)}
-    if traces is not None:
-        try:
-            result |= on_traces(traces, seed)
-        except NotATrace as error:
-            raise typer.BadParameter(str(error), param_hint="--traces") from error
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def speed(repeats: int, largest: int) -> dict[str, Any]:
-    timings = [timed(messages, repeats) for messages in PAPER_SIZES if messages <= largest]
-    grown = [timed(messages, max(3, repeats // 5), warm_ups=1) for messages in GROWTH_SIZES if messages <= largest]
-    typer.echo("messages  bytes in  bytes out  protected  median ms      range ms         reading dicts ms")
-    for t in (*timings, *grown):
-        sizes = f"{t.messages:>8} {t.bytes_in:>10} {t.bytes_out:>9} {t.protected:>9}"
-        typer.echo(f"{sizes} {t.ms:>11.3f}   {t.least:.3f}-{t.most:.3f}   {t.read_ms:.3f}")
-    exponent = growth(grown) if len(grown) > 1 else None
-    if exponent is not None:
-        typer.echo(f"growth exponent from {grown[0].messages} to {grown[-1].messages} messages: {exponent:.3f}")
-    return {"timings": [asdict(t) for t in (*timings, *grown)], "exponent": exponent}
-
-
-def on_traces(folder: Path, seed: int) -> dict[str, Any]:
-    histories = sessions(folder)
-    found = [cut for name, history in histories.items() for cut in cuts(name, history)]
-    typer.echo(
-        f"\n{len(histories)} sessions, {len(found)} cuts after which something from before is used; 95 % intervals, seed {seed}"
+        for name, way in (("plan_edit", planned), ("drop oldest", dropped)):
+            rows.append({"limit": share, "choice": name, **asdict(mean_of([way(cut, share) for cut in found]))})
+    columns = (
+        Column("limit", "of the history", percent(0)),
+        Column("choice", "choice"),
+        Column("share", "needed later and in view", number(3)),
+        Column("tokens", "tokens of the view", number()),
+        Column("reread", "tokens read again", number()),
     )
-    main = compared(found, BASELINES, ALLOWANCES, seed)
-    ablated = compared(found, ABLATIONS, ALLOWANCES, seed)
-    varied = compared(found, SENSITIVITY, (ALLOWANCE,), seed)
-    for title, rows in (("baselines", main), ("ablations", ablated), ("constants", varied)):
-        typer.echo(f"\n{title}: share of the tokens needed later that is still in view")
-        for row in rows:
-            minus = f"   4tope minus it {row['4tope_minus']}" if "4tope_minus" in row else ""
-            typer.echo(f"{row['allowance']:>6} B  {row['choice']:<32} {row['share']}   re-read {row['reread']:>6.0f}{minus}")
-    out_of_sample = {allowance: interval(held_out(found, allowance), seed) for allowance in ALLOWANCES}
-    typer.echo("\n4tope with `unread` chosen on the other sessions")
-    for allowance, share in out_of_sample.items():
-        typer.echo(f"{allowance:>6} B  {share}")
-    edited = edits(found)
-    typer.echo("\nedits of the whole history: share in view, tokens of the view, tokens read again (bytes / 4)")
-    for row in edited:
-        typer.echo(f"{row['limit']:>6.0%}  {row['choice']:<12} {row['share']:.3f} {row['tokens']:>8.0f} {row['reread']:>8.0f}")
-    return {
-        "sessions": list(histories),
-        "cuts": len(found),
-        "baselines": main,
-        "ablations": ablated,
-        "constants": varied,
-        "held_out": out_of_sample,
-        "edits": edited,
-    }
+    return Report("edits of the whole history (tokens are bytes / 4)", columns, rows)

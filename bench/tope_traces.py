@@ -46,9 +46,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
 
 def cuts(session: str, history: Sequence[Message]) -> list[Cut]:
     """Every possible cut of one session: behind each result that a step follows."""

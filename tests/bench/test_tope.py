@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from bench import tope as bench
-from bench.miniswe import NotATrace, history, sessions
+from bench.errors import TraceError
+from bench.miniswe import history, sessions
 from bench.spans import lookup_span, span_bytes
 from bench.tope_traces import (
     BASELINES,
@@ -67,12 +69,12 @@ def test_a_trace_is_read_as_task_steps_and_results_whatever_the_order_of_its_lin
 @pytest.mark.parametrize("text", ["", "no json", '{"input": "x"}', "[1, 2]"])
 def test_what_is_no_trace_says_which_file_and_why(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.jsonl").write_text(text, encoding="utf-8")
-    with pytest.raises(NotATrace, match=r"bad\.jsonl"):
+    with pytest.raises(TraceError, match=r"bad\.jsonl"):
         sessions(tmp_path)
 
 
 def test_a_folder_without_traces_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NotATrace, match="holds no"):
+    with pytest.raises(TraceError, match="holds no"):
         sessions(tmp_path)
 
 
@@ -148,25 +150,31 @@ def test_the_growth_exponent_of_a_straight_line_is_one_and_of_a_square_two() -> 
     assert bench.growth(at(2)) == pytest.approx(2)
 
 
+def invoke(*arguments: str) -> Result:
+    app = typer.Typer()
+    app.command()(bench.command)
+    return CliRunner().invoke(app, list(arguments))
+
+
 def test_the_command_prints_and_writes_all_numbers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.tope_traces.RESAMPLES", 20)
     monkeypatch.setattr(bench, "ALLOWANCES", (500,))
-    app = typer.Typer()
-    app.command()(bench.command)
     out = tmp_path / "out.json"
-    arguments = ["--traces", str(folder), "--largest", "101", "--repeats", "1", "--out", str(out)]
-    done = CliRunner().invoke(app, arguments)
+    done = invoke(str(folder), "--largest", "101", "--repeats", "1", "--json", str(out))
     assert done.exit_code == 0, done.output
     assert "3 sessions, 9 cuts" in done.output
     found = json.loads(out.read_text())
-    assert [row["choice"] for row in found["baselines"]] == ["4tope", *BASELINES]
-    assert [t["messages"] for t in found["speed"]["timings"]] == [21, 101]
-    assert np.isfinite(found["baselines"][0]["share"]).all()
+    assert [row["messages"] for row in found["rows"]] == [21, 101]
+    baselines = next(rows for title, rows in found.items() if title.startswith("baselines"))
+    assert [row["choice"] for row in baselines] == ["4tope", *BASELINES]
+    assert np.isfinite(baselines[0]["share"]).all()
+
+
+def test_the_command_without_traces_measures_speed_alone() -> None:
+    done = invoke("--largest", "21", "--repeats", "1")
+    assert done.exit_code == 0, done.output
+    assert "baselines" not in done.output
 
 
 def test_the_command_refuses_a_folder_without_traces(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(bench.command)
-    done = CliRunner().invoke(app, ["--traces", str(tmp_path), "--largest", "21", "--repeats", "1"])
-    assert done.exit_code == 2
-    assert "--traces" in done.output
+    assert isinstance(invoke(str(tmp_path), "--largest", "21").exception, TraceError)
