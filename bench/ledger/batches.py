@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from bench.ledger.episodes import Difficulty, make_episode, render
+from bench.ledger.episodes import Difficulty, make_episode
+from bench.ledger.rendering import render
 
-SMALL_TALK, PROMPT = 0.1, 0.05  # weight of other assistant text and of everything else, an answer's being 1
+SMALL_TALK, PROMPT = 0.1, 0.02  # weight of other assistant text and of everything else, an answer's being 1
 
 
 @dataclass(frozen=True)
@@ -24,28 +25,27 @@ class Grade:
 
 
 GRADES = (
-    Grade("easy", 24, 192, Difficulty(3, 6, 2, 0.1, 0.0)),
-    Grade("short", 9, 512, Difficulty(6, 6, 2, 0.15)),
-    Grade("middle", 6, 768, Difficulty(9, 12, 3)),
-    Grade("long", 4, 1152, Difficulty(12, 22, 3)),
+    Grade("easy", 24, 192, Difficulty(4, 8, 2, 0.1, extras=0.0)),
+    Grade("short", 9, 512, Difficulty(6, 7, 2, 0.15, tools=0.4)),
+    Grade("long", 4, 1152, Difficulty(16, 20, 3, tools=0.6)),
 )
 TRIES = 20  # seeds a row may take to find an episode that fits: a cut one would lose its notes, which come last
-# Shares of the grades by training progress; easy episodes stay in the mix, since dropping them lost what was learnt.
+# From which step on which shares of the grades; easy episodes stay in the mix, since dropping them lost what was learnt.
 SCHEDULE = (
-    (0.00, (1.0, 0.0, 0.0, 0.0)),
-    (0.10, (0.7, 0.3, 0.0, 0.0)),
-    (0.25, (0.2, 0.8, 0.0, 0.0)),
-    (0.50, (0.1, 0.5, 0.4, 0.0)),
-    (0.70, (0.05, 0.4, 0.3, 0.25)),
-    (1.01, (0.05, 0.4, 0.25, 0.3)),
+    (0, (1.0, 0.0, 0.0)),
+    (120, (0.7, 0.3, 0.0)),
+    (350, (0.25, 0.75, 0.0)),
+    (700, (0.1, 0.8, 0.1)),
+    (1000, (0.05, 0.55, 0.4)),
+    (2000, (0.05, 0.45, 0.5)),
 )
 
 
-def shares(progress: float) -> tuple[float, ...]:
-    """Shares of the grades at `progress` in [0, 1], linear between the points of SCHEDULE."""
+def shares(step: int) -> tuple[float, ...]:
+    """Shares of the grades at a step, linear between the points of SCHEDULE."""
     for (start, low), (end, high) in itertools.pairwise(SCHEDULE):
-        if start <= progress < end:
-            t = (progress - start) / (end - start)
+        if start <= step < end:
+            t = (step - start) / (end - start)
             return tuple(a + t * (b - a) for a, b in zip(low, high, strict=True))
     return SCHEDULE[-1][1]
 

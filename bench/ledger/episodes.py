@@ -1,22 +1,22 @@
-"""Ledger episodes: short stories that set counters, then questions, notes requests and recall calls.
+"""Ledger episodes: short stories that set counters, then questions, notes requests and searches, in the shapes the keeper sends.
 
-An episode is a list of chat messages in the shapes that the keeper sends: a first user message with the task (after a cut with
-NOTES at its end), stories that are answered "Noted.", questions with the rules repeated after them, the keeper's notes request
-answered by a delta, and its recall tool. Those texts come from the keeper itself, so that training and serving cannot drift
-apart. An assistant message that must be learnt carries its kind; the others are small talk.
+An episode is a list of chat messages: a first user message with the task (after a cut with NOTES at its end), stories that are
+answered "Noted.", questions with the rules (and sentences from the archive) after them, the keeper's notes request answered by a
+delta, and its search tool. Those texts come from the keeper itself, so that training and serving cannot drift apart. An assistant
+message that must be learnt carries its kind; the others are small talk.
 """
 
-import json
 import random
 from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.ledger.words import PEOPLE, PLACES, VALUES, counter_names
+from keeper.message import user
 from keeper.notes import Entry, Notes
 from keeper.notetaker import request_message
 from keeper.recall import NAME as RECALL
-from keeper.recall import tool_of
-from keeper.window import ACKNOWLEDGED
+from keeper.retrieved import HEADING
+from keeper.window import ACKNOWLEDGED, ALREADY_NOTED, beginning
 
 Kind = Literal["value", "unknown", "rule", "call", "notes"]
 NAMES = counter_names()
@@ -26,10 +26,10 @@ TASKS = (
     "Stories follow. Keep the counters and answer questions.",
 )
 SETTINGS = (
-    "At {place} {name} = {value} by {who}.",
-    "Then {name} = {value} by {who}.",
-    "The clerk wrote {name} = {value} by {who}.",
-    "After the rain {name} = {value} by {who}.",
+    "At {place} {entry}.",
+    "Then {entry}.",
+    "The clerk wrote {entry}.",
+    "After the rain {entry}.",
 )
 FILLERS = (
     "It rained over {place} all morning.",
@@ -39,7 +39,8 @@ FILLERS = (
 )
 QUESTIONS = ("What is {name} now?", "What value does {name} hold now?", "Who set {name} last?", "{name}?")
 RULE = "{name} is confidential. When asked for its value, answer protected."
-NOT_FOUND = "Nothing found. Every word must occur: try one word alone, spelt exactly."
+STATED = "Rule: {rule}"
+STRANGERS, PASSERS_BY = 6, 4  # names that are asked about and set nowhere; names that only stand beside search results
 
 
 @dataclass(frozen=True)
@@ -53,33 +54,64 @@ class Message:
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How large an episode gets: most counters, turns after the task, sentences a story, share of fillers, and the share of
-    episodes that may have rules, tools and notes."""
+    """How large an episode gets: most counters, most turns after the task, sentences a story, share of fillers, the share of
+    episodes that may have rules and notes, and of those the share with the search tool."""
 
     counters: int
     turns: int
     sentences: int = 4
     filler: float = 0.2
     extras: float = 1.0
+    tools: float = 0.5
 
 
 @dataclass
 class Ledger:
-    """The true state while an episode is made; `pending` and `fresh_rules` are what the next delta must say."""
+    """The true state while an episode is made.
+
+    values       what each counter holds and by whom, in the order in which they were set
+    pending      of those what the next delta must say
+    secret       names under a rule; `unstated` are the rules that no message has said yet, `fresh` those the next delta must add
+    """
 
     names: list[str]
     values: dict[str, tuple[int, str]] = field(default_factory=dict)
     pending: dict[str, tuple[int, str]] = field(default_factory=dict)
     secret: list[str] = field(default_factory=list)
-    fresh_rules: list[str] = field(default_factory=list)
+    unstated: list[str] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)
+
+    def put(self, name: str, value: tuple[int, str]) -> None:
+        self.values.pop(name, None)
+        self.values[name] = value
 
 
 def entry(name: str, value: int, who: str) -> str:
     return Entry(name, str(value), who).render()
 
 
+def rule_of(name: str) -> str:
+    return RULE.format(name=name)
+
+
 def recall_call(name: str) -> str:
+    """A search as the model writes it."""
     return f"<tool_call>\n<function={RECALL}>\n<parameter=query>\n{name}\n</parameter>\n</function>\n</tool_call>"
+
+
+def setting(rng: random.Random, name: str, value: tuple[int, str]) -> str:
+    """A sentence that sets a counter."""
+    return rng.choice(SETTINGS).format(entry=entry(name, *value), place=rng.choice(PLACES))
+
+
+def filler(rng: random.Random) -> str:
+    """A sentence that sets nothing."""
+    return rng.choice(FILLERS).format(who=rng.choice(PEOPLE), place=rng.choice(PLACES))
+
+
+def drawn(rng: random.Random) -> tuple[int, str]:
+    """A value and who sets it."""
+    return rng.choice(VALUES), rng.choice(PEOPLE)
 
 
 class Episode:
@@ -88,175 +120,188 @@ class Episode:
     def __init__(self, rng: random.Random, size: Difficulty) -> None:
         self.rng, self.size = rng, size
         self.rich = rng.random() < size.extras
-        self.tools = self.rich and rng.random() < 0.5
-        chosen = rng.sample(NAMES, rng.randint(2, max(2, size.counters)) + 6)
-        self.ledger = Ledger(chosen[6:])
-        self.strangers = chosen[:6]
+        self.tools = self.rich and rng.random() < size.tools
+        self.retrieves = self.rich and rng.random() < 0.2
+        chosen = rng.sample(NAMES, rng.randint(2, max(2, size.counters)) + STRANGERS + PASSERS_BY)
+        self.strangers, self.passers_by = chosen[:STRANGERS], chosen[STRANGERS : STRANGERS + PASSERS_BY]
+        self.ledger = Ledger(chosen[STRANGERS + PASSERS_BY :])
         self.messages = [Message("system", rng.choice(SYSTEMS))]
-        self.noted = False
+        self.noted: Notes | None = None
         self.already = ""
         self._task()
 
+    def _say(self, text: str, answer: str = ACKNOWLEDGED) -> None:
+        self.messages += [Message("user", text), Message("assistant", answer)]
+
+    # --- the beginning ----------------------------------------------------------------------------------------------------
+
     def _task(self) -> None:
-        """The first user message: the task with its rules, or as it stands after a cut, with NOTES."""
+        """The first user message: the task, maybe with its rules, or as it stands after a cut, with NOTES and the exchange that
+        stays in view."""
         rng, ledger = self.rng, self.ledger
         text = rng.choice(TASKS)
         if self.rich and rng.random() < 0.5:
             ledger.secret = rng.sample(ledger.names, rng.randint(1, 2))
-        self.noted = self.rich and rng.random() < 0.5
-        if self.noted:
-            carried = self._carried() if rng.random() < 0.7 else None
-            text += "\n\n" + self._notes().render()
-            self.messages += [Message("user", text), Message("assistant", ACKNOWLEDGED)]
-            if carried:
-                self.already = carried
-                self.messages += [Message("user", carried), Message("assistant", ACKNOWLEDGED)]
+        rules = [rule_of(name) for name in ledger.secret]
+        in_task = rng.random() < 0.5
+        if in_task:
+            text += "".join("\n" + STATED.format(rule=rule) for rule in rules)
+        if self.rich and rng.random() < 0.5:
+            self._after_a_cut(text, tuple(rules))
             return
-        for name in ledger.secret:
-            ledger.fresh_rules.append(RULE.format(name=name))
-            text += "\nRule: " + ledger.fresh_rules[-1]
-        self.messages += [Message("user", text), Message("assistant", ACKNOWLEDGED)]
+        ledger.fresh, ledger.unstated = list(rules), [] if in_task else list(rules)
+        self._say(text)
 
-    def _carried(self) -> str:
-        """The exchange that stays in view after a cut: a story whose changes the NOTES hold already."""
-        text = self._story_text()
-        self.ledger.pending.clear()
-        return text
-
-    def _notes(self) -> Notes:
+    def _after_a_cut(self, text: str, rules: tuple[str, ...]) -> None:
         rng, ledger = self.rng, self.ledger
-        older = [name for name in ledger.names if name not in ledger.values]
-        for name in rng.sample(older, rng.randint(0, len(older))):
-            ledger.values = {name: (rng.choice(VALUES), rng.choice(PEOPLE)), **ledger.values}
-        state = tuple(Entry(name, str(value), who) for name, (value, who) in ledger.values.items())
-        return Notes(tuple(RULE.format(name=name) for name in ledger.secret), state)
+        for name in rng.sample(ledger.names, rng.randint(0, len(ledger.names))):
+            ledger.put(name, drawn(rng))
+        kept = rng.choice(("story", "story", "question", "nothing"))
+        story = self._story_text() if kept == "story" else ""
+        name = self._asked()
+        carried = {"story": story, "question": rng.choice(QUESTIONS).format(name=name), "nothing": ""}[kept]
+        ledger.pending.clear()
+        self.noted = Notes(rules, tuple(Entry(n, str(value), who) for n, (value, who) in ledger.values.items()))
+        text += "\n\n" + self._block(self.noted)
+        if carried:
+            self.already = beginning(user(carried))
+            text += "\n\n" + ALREADY_NOTED.format(self.already)
+        self._say(text)
+        if kept == "story":
+            self._say(story)
+        elif kept == "question":
+            self.ask(name, carried)
+        if rng.random() < 0.2 and len(ledger.secret) < len(ledger.names):
+            self._new_rule()
 
-    def _setting(self, name: str) -> str:
-        rng = self.rng
-        value, who = rng.choice(VALUES), rng.choice(PEOPLE)
-        self.ledger.values.pop(name, None)
-        self.ledger.values[name] = self.ledger.pending[name] = (value, who)
-        return rng.choice(SETTINGS).format(name=name, value=value, who=who, place=rng.choice(PLACES))
+    def _block(self, notes: Notes) -> str:
+        """The NOTES block; sometimes one whose older lines are not shown."""
+        hidden = self.rng.randint(1, 9) if self.tools and self.rng.random() < 0.2 else 0
+        older = tuple(Entry(name, "0") for name in self.passers_by * 3)[:hidden]
+        return Notes(notes.rules, (*older, *notes.state)).render(len(notes.state))
 
-    def _filler(self) -> str:
-        return self.rng.choice(FILLERS).format(who=self.rng.choice(PEOPLE), place=self.rng.choice(PLACES))
+    def _new_rule(self) -> None:
+        name = self.rng.choice([n for n in self.ledger.names if n not in self.ledger.secret])
+        self.ledger.secret.append(name)
+        self.ledger.fresh.append(rule_of(name))
+        self.ledger.unstated.append(rule_of(name))
+
+    # --- turns ------------------------------------------------------------------------------------------------------------
 
     def _story_text(self) -> str:
-        out = []
-        for _ in range(self.rng.randint(1, self.size.sentences)):
-            free = [name for name in self.ledger.names if name not in self.ledger.pending]
-            filler = not free or self.rng.random() < self.size.filler
-            out.append(self._filler() if filler else self._setting(self.rng.choice(free)))
+        """Some sentences. Between two notes requests no counter is set twice, so that a delta has one line a counter."""
+        rng, ledger, out = self.rng, self.ledger, []
+        for _ in range(rng.randint(1, self.size.sentences)):
+            free = [name for name in ledger.names if name not in ledger.pending]
+            if not free or rng.random() < self.size.filler:
+                out.append(filler(rng))
+                continue
+            name, value = rng.choice(free), drawn(rng)
+            ledger.put(name, value)
+            ledger.pending[name] = value
+            out.append(setting(rng, name, value))
         return " ".join(out)
 
     def story(self) -> None:
-        """A batch; between two notes requests no counter is set twice, so that a delta has one line a counter."""
-        self.messages += [Message("user", self._story_text()), Message("assistant", ACKNOWLEDGED)]
+        rules = "".join(STATED.format(rule=rule) + " " for rule in self.ledger.unstated)
+        self.ledger.unstated.clear()
+        self._say(rules + self._story_text())
+
+    def _asked(self) -> str:
+        """The name that a question is about."""
+        rng, ledger, draw = self.rng, self.ledger, self.rng.random()
+        secret = [name for name in ledger.secret if rule_of(name) not in ledger.unstated]
+        if secret and draw < 0.25:
+            return rng.choice(secret)
+        if ledger.values and draw < 0.78:
+            return rng.choice(list(ledger.values))
+        return rng.choice(self.strangers)
 
     def question(self) -> None:
-        rng, ledger = self.rng, self.ledger
-        draw = rng.random()
-        if ledger.secret and draw < 0.3:
-            name = rng.choice(ledger.secret)
-        elif ledger.values and draw < 0.8:
-            name = rng.choice(list(ledger.values))
-        else:
-            name = rng.choice(self.strangers)
-        text = rng.choice(QUESTIONS).format(name=name)
-        reminder = Notes(tuple(RULE.format(name=n) for n in ledger.secret)).reminder()
-        if self.noted and reminder:
-            text += "\n\n" + reminder
-        self.messages.append(Message("user", text))
-        self._answer(name)
+        name = self._asked()
+        self.ask(name, self.rng.choice(QUESTIONS).format(name=name))
 
-    def _answer(self, name: str) -> None:
+    def ask(self, name: str, text: str) -> None:
+        """A question as the keeper shows it, and its answer."""
+        reminder = self.noted.reminder() if self.noted else ""
+        shown = text + (f"\n\n{reminder}" if reminder else "")
+        if self.retrieves:
+            shown += self._retrieved(name)
+        self.messages.append(Message("user", shown))
+        self._answer(name, text)
+
+    def _answer(self, name: str, question: str) -> None:
         ledger = self.ledger
-        if name in ledger.secret:
+        if name in ledger.secret and rule_of(name) not in ledger.unstated:
             self.messages.append(Message("assistant", f"{name} = protected", "rule"))
             return
         if name not in ledger.values and self.tools:
             self.messages.append(Message("assistant", recall_call(name), "call"))
-            self._recalled(name)
+            self._recalled(name, question)
         if name in ledger.values:
             self.messages.append(Message("assistant", entry(name, *ledger.values[name]), "value"))
         else:
             self.messages.append(Message("assistant", f"{name} = unknown", "unknown"))
 
-    def _recalled(self, name: str) -> None:
-        """The tool's answer, older settings first; what it says is known from then on."""
-        rng = self.rng
-        if rng.random() < 0.3:
-            self.messages.append(Message("tool", NOT_FOUND))
-            return
-        pending = dict(self.ledger.pending)
-        hits = []
-        for _ in range(rng.choice((1, 1, 2))):
-            following = " | " + self._filler() if rng.random() < 0.3 else ""
-            hits.append(f"[user] {self._setting(name)}{following}")
-        self.ledger.pending = pending
+    def _retrieved(self, name: str) -> str:
+        """Sentences from the archive under a question: older settings, then the one that holds. They make a value known."""
+        rng, ledger = self.rng, self.ledger
+        if name in self.strangers and rng.random() < 0.5:
+            return ""
+        if name in self.strangers:
+            self._met(name)
+        held = [ledger.values[name]] if name in ledger.values else []
+        told = [setting(rng, name, value) for value in [*(drawn(rng) for _ in range(rng.choice((0, 0, 1, 2)))), *held]]
+        told = [line + (" " + filler(rng) if rng.random() < 0.3 else "") for line in told]
+        if held and rng.random() < 0.3:
+            told.append(entry(name, *held[0]))
+        return "\n\n" + "\n".join([HEADING, *(f"- {line}" for line in told)]) if told else ""
+
+    def _met(self, name: str) -> None:
+        """A stranger gets a value that only the archive tells; another takes its place."""
+        self.ledger.put(name, drawn(self.rng))
+        known = {*self.ledger.names, *self.ledger.values, *self.strangers, *self.passers_by}
         self.strangers.remove(name)
-        self.strangers.append(rng.choice([n for n in NAMES if n not in self.ledger.names and n not in self.strangers]))
+        self.strangers.append(self.rng.choice([other for other in NAMES if other not in known]))
+
+    def _recalled(self, name: str, question: str) -> None:
+        """The tool's result in the order of the history: older settings, the one that holds, and always the question itself."""
+        rng, hits = self.rng, []
+        if rng.random() < 0.65:
+            self._met(name)
+            older = [drawn(rng) for _ in range(rng.choice((0, 0, 1)))]
+            hits = [f"[user] {setting(rng, name, value)}{self._following()}" for value in [*older, self.ledger.values[name]]]
+        elif rng.random() < 0.3:
+            hits = [f"[user] {rng.choice(QUESTIONS).format(name=name)}", f"[assistant] {name} = unknown"]
+        hits.append(f"[user] {question}")
         heading = "1 match." if len(hits) == 1 else f"{len(hits)} matches."
         self.messages.append(Message("tool", "\n".join([heading, *hits])))
+
+    def _following(self) -> str:
+        """What stands after a hit in its message: nothing, a filler, or the setting of a counter that nobody asks about."""
+        draw = self.rng.random()
+        if draw < 0.5:
+            return ""
+        return " | " + (filler(self.rng) if draw < 0.7 else setting(self.rng, self.rng.choice(self.passers_by), drawn(self.rng)))
 
     def notes(self) -> None:
         """The keeper's request and the delta that answers it."""
         ledger = self.ledger
-        request = request_message(Notes() if self.noted else None, self.already).text
-        lines = [f"+ RULE {rule}" for rule in ledger.fresh_rules]
-        lines += [entry(name, *found) for name, found in ledger.pending.items()]
-        self.messages += [Message("user", request), Message("assistant", "\n".join(lines) or "NONE", "notes")]
-        ledger.pending.clear()
-        ledger.fresh_rules.clear()
+        fresh = [rule for rule in ledger.fresh if rule not in ledger.unstated]
+        lines = [f"+ RULE {rule}" for rule in fresh] + [entry(name, *found) for name, found in ledger.pending.items()]
+        self.messages.append(Message("user", request_message(self.noted, self.already).text))
+        self.messages.append(Message("assistant", "\n".join(lines) or "NONE", "notes"))
 
 
 def make_episode(seed: int, size: Difficulty) -> Episode:
     """The episode that `seed` names. A notes request comes last where there is one: the keeper cuts the view after it."""
     rng = random.Random(seed)
     episode = Episode(rng, size)
-    for _ in range(size.turns):
-        if rng.random() < 0.45 or not episode.ledger.values:
+    for _ in range(rng.randint(max(2, size.turns * 2 // 3), size.turns)):
+        if rng.random() < 0.4 or not episode.ledger.values:
             episode.story()
         else:
             episode.question()
-    if episode.rich and rng.random() < 0.7:
+    if episode.rich and rng.random() < 0.6:
         episode.notes()
     return episode
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A piece of rendered text; `kind` marks an answer to learn, `spoken` any other assistant text."""
-
-    text: str
-    kind: Kind | None = None
-    spoken: bool = False
-
-
-def render(episode: Episode, rng: random.Random) -> list[Segment]:
-    """The episode as the embedded model's chat template renders it, cut at the answers.
-
-    A served chat shows an answer in three ways: in history without a thinking block, and at the end after a generation prompt
-    that closes the block or leaves it open for the model to close; each answer is drawn in one of them.
-    """
-    out: list[Segment] = []
-    for message in episode.messages:
-        if message.role == "system" and episode.tools:
-            tools = "# Tools\n\n<tools>\n" + json.dumps(tool_of(RECALL), ensure_ascii=False) + "\n</tools>\n\n"
-            out.append(Segment(f"<|im_start|>system\n{tools}{message.text}<|im_end|>\n"))
-        elif message.role == "tool":
-            out.append(Segment(f"<|im_start|>user\n<tool_response>\n{message.text}\n</tool_response><|im_end|>\n"))
-        elif message.role == "assistant":
-            out += [*_opening(rng), Segment(f"{message.text}<|im_end|>", message.kind, message.kind is None), Segment("\n")]
-        else:
-            out.append(Segment(f"<|im_start|>{message.role}\n{message.text}<|im_end|>\n"))
-    return out
-
-
-def _opening(rng: random.Random) -> list[Segment]:
-    start, draw = "<|im_start|>assistant\n", rng.random()
-    if draw < 0.5:
-        return [Segment(start)]
-    if draw < 0.75:
-        return [Segment(start + "<think>\n\n</think>\n\n")]
-    return [Segment(start + "<think>\n"), Segment("\n</think>\n\n", spoken=True)]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.ledger.episodes import Difficulty, Segment, make_episode, render
+from bench.ledger.episodes import Difficulty, make_episode
+from bench.ledger.rendering import Segment, render
 from engine.config import ContextConfig, ModelConfig
 from engine.context import Run
 from engine.llama import LlamaContext

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from bench.ledger.episodes import Difficulty, make_episode, render
+from bench.ledger.episodes import Difficulty, make_episode
+from bench.ledger.rendering import render
 from bench.ledger.words import counter_names
 from keeper.notes import Notes
 from keeper.notetaker import request_message

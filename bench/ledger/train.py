@@ -1,10 +1,9 @@
-"""Training: seeded, resumable, Muon for matrices and AdamW for the rest, a long plateau and a decay at the end."""
+"""Training: seeded, resumable at a step, one report a step. Needs the extra `train`."""
 
-import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,69 +12,41 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from bench.errors import BenchError
 from bench.ledger.batches import GRADES, Batch, make_batch, shares
 from bench.ledger.model import LedgerModel, Shape
+from bench.ledger.optimizers import Optimizers, Rates
+from bench.ledger.texts import digest
 
+CHECKPOINT = "checkpoint.pt"
 TRAIN_SEEDS = 10_000_000  # training episodes start here; evaluation uses seeds below
+SEED_STRIDE = 1_000_003
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run. `steps` of about 4,096 tokens each."""
+    """A training run of `steps` steps, about 4,600 tokens each.
 
-    steps: int = 6000
+    The mixture follows the step (batches.SCHEDULE) and only the decay of the rate follows `steps`, so that a run may be resumed
+    with other `steps`.
+    """
+
+    steps: int = 2000
     seed: int = 0
-    muon_rate: float = 0.02
-    adam_rate: float = 2e-3
-    decay_from: float = 0.7
-    save_every: int = 250
+    rates: Rates = field(default_factory=Rates)
+    save_every: int = 100
     threads: int = 2
 
 
-class Muon(torch.optim.Optimizer):
-    """Momentum whose matrix updates are orthogonalised by five Newton-Schulz steps (Jordan et al. 2024)."""
+@dataclass(frozen=True)
+class Step:
+    """What a step reports: mean loss a weighted token, over answers alone, and seconds since this run began."""
 
-    def __init__(self, parameters: list[nn.Parameter], rate: float, momentum: float = 0.95) -> None:
-        super().__init__(parameters, {"lr": rate, "momentum": momentum})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                momentum.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(momentum, group["momentum"]))
-                p.mul_(1 - group["lr"] * 0.02)
-                p.add_(update, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
-
-
-def orthogonal(matrix: Tensor) -> Tensor:
-    """The nearest semi-orthogonal matrix, roughly; coefficients of the published quintic."""
-    x = matrix.bfloat16()
-    tall = x.shape[0] > x.shape[1]
-    if tall:
-        x = x.T
-    x = x / (x.norm() + 1e-7)
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-    return (x.T if tall else x).to(matrix.dtype)
-
-
-def rate_at(progress: float, decay_from: float) -> float:
-    """Share of the full learning rate: short warm-up, plateau, then a straight decay to 2 %."""
-    if progress < 0.01:
-        return progress / 0.01
-    if progress < decay_from:
-        return 1.0
-    return 1.0 - 0.98 * (progress - decay_from) / (1 - decay_from)
-
-
-def optimizers(model: LedgerModel, plan: Plan) -> list[torch.optim.Optimizer]:
-    matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "conv" not in n and "embedding" not in n]
-    chosen = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in chosen]
-    return [Muon(matrices, plan.muon_rate), torch.optim.AdamW(rest, plan.adam_rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    number: int
+    grade: str
+    loss: float
+    answers: float
+    seconds: float
 
 
 def loss_of(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -85,61 +56,60 @@ def loss_of(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return (each * weights).sum() / weights.sum(), each.detach()[weights == 1].mean()
 
 
-def train(folder: Path, tokenizer: Tokenizer, plan: Plan, report: Callable[[str], None], compiled: bool = True) -> LedgerModel:
-    """Trains (or goes on from folder/checkpoint.pt) and returns the model. `report` gets a line every 50 steps."""
+def batch_at(tokenizer: Tokenizer, plan: Plan, step: int) -> tuple[str, Batch]:
+    """The grade and batch of a step: the same for the same seed, wherever training was interrupted."""
+    place = plan.seed * SEED_STRIDE + step
+    grade = random.Random(place).choices(GRADES, shares(step))[0]
+    return grade.name, make_batch(tokenizer, grade, TRAIN_SEEDS + place)
+
+
+def train(folder: Path, tokenizer: Tokenizer, plan: Plan, report: Callable[[Step], None], compiled: bool = True) -> LedgerModel:
+    """Trains, from folder/checkpoint.pt on where there is one, and returns the model. Raises BenchError where the checkpoint is
+    of other texts or another seed. `compiled` is twice as fast and needs a C++ compiler."""
     torch.set_num_threads(plan.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(plan.seed)
     model = LedgerModel(Shape(vocabulary=tokenizer.get_vocab_size()))
-    forward: nn.Module = torch.compile(model, dynamic=False) if compiled else model  # type: ignore[assignment]
-    opts = optimizers(model, plan)
-    first = restore(folder / "checkpoint.pt", model, opts)
-    start, seen = time.monotonic(), 0
+    forward = torch.compile(model, dynamic=False) if compiled else model
+    optimizers = Optimizers(model, plan.rates)
+    first, start = restore(folder / CHECKPOINT, model, optimizers, plan), time.monotonic()
     for step in range(first, plan.steps):
-        progress = step / plan.steps
-        for opt in opts:
-            for group in opt.param_groups:
-                group["lr"] = group.setdefault("full", group["lr"]) * rate_at(progress, plan.decay_from)
-        rng = random.Random(plan.seed * 1_000_003 + step)
-        grade = rng.choices(GRADES, shares(progress))[0]
-        batch = make_batch(tokenizer, grade, TRAIN_SEEDS + plan.seed * 1_000_003 + step)
+        grade, batch = batch_at(tokenizer, plan, step)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = forward(torch.from_numpy(batch.inputs))
         loss, answers = loss_of(logits, batch)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for opt in opts:
-            opt.step()
-            opt.zero_grad(set_to_none=True)
-        seen += batch.inputs.size
-        if step % 50 == 0:
-            spent = time.monotonic() - start
-            left = spent / (step + 1 - first) * (plan.steps - step) / 60
-            found = f"loss {loss.item():.3f} answers {answers.item():.3f}"
-            report(f"{step}/{plan.steps} {grade.name} {found} {seen / spent:.0f} tok/s, {left:.0f} min left")
-        if (step + 1) % plan.save_every == 0:
-            save(folder / "checkpoint.pt", model, opts, step + 1)
-    save(folder / "checkpoint.pt", model, opts, plan.steps)
+        optimizers.step(plan.rates.share(step, plan.steps))
+        report(Step(step, grade, float(loss), float(answers), time.monotonic() - start))
+        if (step + 1) % plan.save_every == 0 or step + 1 == plan.steps:
+            save(folder / CHECKPOINT, model, optimizers, step + 1, plan)
     return model
 
 
-def save(path: Path, model: LedgerModel, opts: list[torch.optim.Optimizer], step: int) -> None:
+def save(path: Path, model: LedgerModel, optimizers: Optimizers, step: int, plan: Plan) -> None:
+    """Writes a checkpoint beside, then renames it."""
     state = {
         "model": model.state_dict(),
-        "optimizers": [o.state_dict() for o in opts],
+        "optimizers": optimizers.state_dict(),
         "step": step,
         "shape": asdict(model.shape),
+        "plan": asdict(plan),
+        "texts": digest(),
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").replace(path)
 
 
-def restore(path: Path, model: LedgerModel, opts: list[torch.optim.Optimizer]) -> int:
-    """Loads a checkpoint when there is one; returns the step to go on from."""
+def restore(path: Path, model: nn.Module, optimizers: Optimizers, plan: Plan) -> int:
+    """Loads a checkpoint where there is one; returns the step to go on from."""
     if not path.exists():
         return 0
-    state = torch.load(path, weights_only=True)
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    if state["texts"] != digest():
+        raise BenchError(f"{path} was trained on other texts of the keeper: train in a new folder")
+    if state["plan"]["seed"] != plan.seed:
+        raise BenchError(f"{path} was trained from seed {state['plan']['seed']}, not {plan.seed}: train in a new folder")
     model.load_state_dict(state["model"])
-    for opt, saved in zip(opts, state["optimizers"], strict=True):
-        opt.load_state_dict(saved)
-    return math.floor(state["step"])
+    optimizers.load_state_dict(state["optimizers"])
+    return int(state["step"])
