@@ -10,8 +10,8 @@ from kvcache.format import Header
 from kvcache.index import Index, Row, RowKey, Transaction
 
 INDEX_NAME = "index.sqlite"
-ROW_BYTES = 512
-"""What a row costs in the index file, with its share of the indices on it (measured: 440 to 500 bytes)."""
+ROW_BYTES = 640
+"""What a row costs in the index file, with its share of the indices on it (measured over 104,000 rows: 570 bytes)."""
 FIXED_BYTES = 1 << 20
 """The empty index, its write-ahead log and the small files beside it; part of every disk budget."""
 log = logging.getLogger(__name__)

@@ -34,9 +34,12 @@ class Mirror:
         self.tree = self._empty()
 
     def refresh(self) -> None:
-        """Takes over what other processes did. An index that cannot be read now leaves the mirror as it is."""
+        """Takes over what other processes did. An index that cannot be read now leaves the tree as it is.
+
+        After trouble the whole tree has to be read again: that is left to the next transaction, on the writer's thread.
+        """
         try:
-            if self._seq == 0 or self.folder.index.is_changed():
+            if self._seq and self.folder.index.is_changed():
                 self._apply(self.folder.index.changes(self._seq))
         except (DiskTrouble, IndexBroken) as error:
             log.debug("index not refreshed: %s", error)
@@ -60,8 +63,8 @@ class Mirror:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell the index."""
-        return bool(self._touched or self._lost)
+        """Whether there is something to tell the index, or everything to be read from it again."""
+        return bool(self._touched or self._lost or not self._seq)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -99,17 +102,30 @@ class Mirror:
         return Tree(*self._policy, lambda kind, id: False)
 
     def _apply(self, changes: Changes) -> None:
+        """Called with the lock held."""
         if changes.everything:
-            self.tree = self._empty()
+            self.tree = self._built(changes.rows)
         for kind, key in changes.gone:
             self.tree.drop(kind, key)
-        for row in changes.rows:
+        for row in () if changes.everything else changes.rows:
             _take_over(self.tree, row)
         self._seq = changes.seq
 
+    def _built(self, rows: Sequence[Row]) -> Tree:
+        tree = self._empty()
+        for row in rows:
+            _take_over(tree, row)
+        return tree
+
     def _catch_up(self, txn: Transaction) -> None:
+        """Reads outside the lock: nobody else commits meanwhile, and taking the same rows over twice changes nothing."""
+        changes = txn.changes(self._seq)
+        tree = self._built(changes.rows) if changes.everything else None
         with self.lock:
-            self._apply(txn.changes(self._seq))
+            if tree is None:
+                self._apply(changes)
+            else:
+                self.tree, self._seq = tree, changes.seq
 
     def _tell(self, txn: Transaction) -> None:
         """Writes down uses, pins and losses that were noted in memory."""

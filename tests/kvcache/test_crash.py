@@ -23,7 +23,7 @@ from tests.kvcache.material import GRID, MIB, blocks_of, checkpoint_at, disk_sto
 PROMPTS = [tokens(4 * GRID), tokens(2 * GRID) + tokens(2 * GRID, seed=1), tokens(3 * GRID, seed=2)]
 FITTING = 10
 """Of the 15 entries: deaths happen in evictions too."""
-TIGHT = MIB + FITTING * 4608
+TIGHT = MIB + FITTING * 4736
 
 
 def load_everything(folder: Path, disk: int = TIGHT) -> int:

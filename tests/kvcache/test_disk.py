@@ -219,7 +219,7 @@ def test_quarantine_keeps_a_bounded_number_of_files(tmp_path: Path) -> None:
 
 
 def test_the_disk_budget_holds_and_the_most_recent_conversation_survives(tmp_path: Path) -> None:
-    budget = MIB + 40 * (4096 + 512)
+    budget = MIB + 40 * (4096 + 640)
     store = disk_store(tmp_path, disk=budget)
     for seed in range(30):
         park(store, tokens(4 * GRID, seed=seed), 4 * GRID)
@@ -233,7 +233,7 @@ def test_the_disk_budget_holds_and_the_most_recent_conversation_survives(tmp_pat
 
 
 def test_a_pinned_checkpoint_outlives_unpinned_newer_ones_over_a_restart(tmp_path: Path) -> None:
-    budget = MIB + 12 * (4096 + 512)
+    budget = MIB + 12 * (4096 + 640)
     store = disk_store(tmp_path, disk=budget)
     prompt = tokens(2 * GRID)
     park(store, prompt, 2 * GRID)
@@ -247,7 +247,7 @@ def test_a_pinned_checkpoint_outlives_unpinned_newer_ones_over_a_restart(tmp_pat
 
 
 def test_a_use_counts_for_the_whole_chain_under_it(tmp_path: Path) -> None:
-    budget = MIB + 8 * (4096 + 512)
+    budget = MIB + 8 * (4096 + 640)
     store = disk_store(tmp_path, disk=budget)
     old, newer = tokens(3 * GRID), tokens(3 * GRID, seed=1)
     park(store, old, 3 * GRID)
@@ -260,7 +260,7 @@ def test_a_use_counts_for_the_whole_chain_under_it(tmp_path: Path) -> None:
 
 
 def test_bytes_written_are_metered_over_processes_and_bounded(tmp_path: Path) -> None:
-    bound = 30 * (4096 + 512)
+    bound = 30 * (4096 + 640)
     store = disk_store(tmp_path, write_bytes_per_day=bound)
     park(store, tokens(20 * GRID))
     store.close()
@@ -269,7 +269,7 @@ def test_bytes_written_are_metered_over_processes_and_bounded(tmp_path: Path) ->
     park(again, more)
     detail = again.stats().disk_detail
     assert detail is not None
-    assert detail.written_today == 20 * (4096 + 512)
+    assert detail.written_today == 20 * (4096 + 640)
     assert detail.warning is not None
     assert "24 hours" in detail.warning
     assert again.match(more).stored == 20 * GRID

@@ -34,7 +34,7 @@ class StoreBesideADict(RuleBasedStateMachine):
 
     @initialize(
         ram=st.sampled_from([0, 9000, AMPLE]),
-        disk=st.sampled_from([0, MIB + 8 * 4608, AMPLE]),
+        disk=st.sampled_from([0, MIB + 8 * 4736, AMPLE]),
         policy=st.sampled_from(["lru", "lfu", "cost"]),
     )
     def open(self, ram: int, disk: int, policy: str) -> None:

@@ -10,7 +10,7 @@ from tests.kvcache.material import GRID, MIB, blocks_of, checkpoint_at, disk_sto
 
 PROMPTS = [tokens(2 * GRID) + tokens(4 * GRID, seed=seed) for seed in range(1, 9)]
 """Eight conversations on one system prompt: 2 + 8 * 4 blocks."""
-TIGHT = MIB + 20 * 4608
+TIGHT = MIB + 20 * 4736
 
 
 def worker(folder: Path, budget: int, seed: int, rounds: int) -> None:

@@ -161,8 +161,8 @@ def test_gc_removes_quarantine_and_what_no_chain_reaches(parked: Path) -> None:
 
 
 def test_gc_shrinks_to_a_size_from_the_ends_of_chains(parked: Path) -> None:
-    run_json("gc", "--to", 3 * 4608, folder=parked)
-    assert run_json("stat", folder=parked)["bytes"] <= 3 * 4608
+    run_json("gc", "--to", 3 * 4736, folder=parked)
+    assert run_json("stat", folder=parked)["bytes"] <= 3 * 4736
     assert run_json("verify", folder=parked)["ok"]
 
 
@@ -203,8 +203,8 @@ def test_an_import_refuses_damaged_entries_and_what_stands_on_them(parked: Path,
 def test_an_import_stays_under_the_budget_of_the_folder(parked: Path, tmp_path: Path) -> None:
     tar, there = tmp_path / "all.tar", tmp_path / "there"
     run_json("export", tar, folder=parked)
-    run_json("import", tar, "--cache-disk", MIB + 3 * 4608, folder=there)
-    assert run_json("stat", folder=there)["bytes"] <= 3 * 4608
+    run_json("import", tar, "--cache-disk", MIB + 3 * 4736, folder=there)
+    assert run_json("stat", folder=there)["bytes"] <= 3 * 4736
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar" * 500])
