@@ -1,4 +1,4 @@
-"""`kvalet proxy` and `kvalet keeper ls | show | notes | search | export | verify`: commands around the keeper and its archive."""
+"""`kvalet proxy` and `kvalet keeper ls | show | notes | search | export | plan | verify`: commands around keeper and archive."""
 
 import json
 import os
@@ -14,12 +14,15 @@ from rich.table import Table
 
 from keeper.archive import Archive, Track
 from keeper.config import KeeperConfig
+from keeper.dry_run import dry_run
+from keeper.edit import render_plan
 from keeper.errors import KeeperError
 from keeper.library import Conversation, conversation, conversations, verify
 from keeper.past import Past
 from keeper.recall import Query, rendered
 from keeper.search import Limits
 from keeper.strategies.registry import make, names
+from keeper.strategies.tope import MARK as EDIT_MARK
 from keeper.versions import versions
 from server.config import ConfigError
 from server.folders import archive_folder
@@ -102,6 +105,20 @@ def export(id: Id, archive: Folder = None) -> None:
     _, track = found(opened_archive, id)
     for message in opened_archive.messages(track):
         typer.echo(json.dumps(message.as_dict(), ensure_ascii=False))
+
+
+@keeper.command("plan")
+def plan(
+    id: Id, archive: Folder = None, window: Annotated[int, typer.Option(help="Tokens of the window to plan for.")] = 32768
+) -> None:
+    """What an edit would remove, keep and make the server read again (strategy tope): the one in force, and one made now."""
+    opened_archive = opened(archive)
+    _, track = found(opened_archive, id)
+    mark = Past(opened_archive, track).latest(EDIT_MARK)
+    if mark is not None:
+        typer.echo(f"in force since message {mark.place}:\n{mark.body['plan']}")
+    now = render_plan(dry_run(list(opened_archive.messages(track)), window))
+    typer.echo(f"now, for a window of {window:,} (tokens are bytes / 4, 1 ms each assumed):\n{now}", nl=False)
 
 
 @keeper.command("verify")

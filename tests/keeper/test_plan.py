@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keeper.dry_run import dry_run
 from keeper.edit import Budget, Costs, EditPlan, Fate, assumed, render_plan
 from keeper.graph import STUB_MARK, build
 from keeper.message import Message
@@ -175,3 +176,10 @@ def test_on_any_history_the_numbers_add_up_and_the_head_and_the_newest_exchange_
 
 def first_user(messages: list[Message]) -> int:
     return next(i for i, m in enumerate(messages) if m.role == "user")
+
+
+def test_a_dry_run_plans_for_a_window_without_any_model() -> None:
+    small, large = dry_run(work(12), 2_048), dry_run(work(12), 1_000_000)
+    assert small.first_edit is not None
+    assert small.after <= 1_536
+    assert (large.first_edit, large.reread) == (None, 0)
