@@ -12,7 +12,8 @@ The order of calls (facts: shared/facts/llama-state.md; held by tests/engine/tes
 Where cells lie decides the last bits of the logits (attention sums in cell order). With one slot in use the cells are always
 [0, length) in order of position: llama.cpp searches from its head, seq_rm moves the head back to the first freed cell, and a load
 goes on at the head. Clearing the last slot in use resets the whole cache, so that this holds again after several slots were used
-and their cells interleaved. With a second slot resident it does not hold, and logits differ in the last bits.
+and their cells interleaved. With a second slot resident it does not hold: bits were equal exactly when the slot's cells began at
+a multiple of 64 (the tile of the attention kernel), and llama.cpp gives no say in that. So the bit-exact promise is for one slot.
 """
 
 import ctypes
