@@ -26,7 +26,11 @@ WEATHER = {
 }
 PERSON = {
     "type": "object",
-    "properties": {"married": {"type": "boolean"}, "eyes": {"enum": ["blue", "brown"]}, "age": {"type": "integer", "maximum": 99}},
+    "properties": {
+        "married": {"type": "boolean"},
+        "eyes": {"enum": ["blue", "brown"]},
+        "age": {"type": "integer", "maximum": 99},
+    },
     "required": ["married", "eyes"],
     "additionalProperties": False,
 }
@@ -65,10 +69,8 @@ def test_the_stream_helper_accumulates_the_message(client: OpenAI) -> None:
     with client.chat.completions.stream(
         model=MODEL, messages=[{"role": "user", "content": "Tell me."}], max_tokens=16, extra_body=PLAIN
     ) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_completion()
-    assert final.choices[0].message.content
+        said = [event.delta for event in stream if event.type == "content.delta"]
+        assert "".join(said) == stream.current_completion_snapshot.choices[0].message.content
 
 
 def test_logprobs(client: OpenAI) -> None:
