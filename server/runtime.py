@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,12 @@ from engine.probe import Verdict, may_repack
 from engine.selfcheck import Promise, SelfCheck, self_check
 from engine.transcript import Transcript
 from kvcache.config import CacheConfig
-from kvcache.fingerprint import settings_root
+from kvcache.fingerprint import fingerprint, settings_root, settings_text
 from kvcache.store import Store
+from kvcache.weights import Weights
 from server.config import ConfigError, Settings
 from server.errors import ApiError
+from server.identity import Identity
 from server.progress import Tenths
 from server.record import make_engine
 
@@ -99,9 +102,10 @@ class Runtime:
         }
 
     def close(self) -> None:
-        """Parks what is not parked, stops the engine and frees the model."""
-        for closer in self.closers:
-            closer()
+        """Parks what is not parked, stops the engine and frees the model; one part that fails does not keep the others."""
+        with ExitStack() as stack:
+            for closer in reversed(self.closers):
+                stack.callback(closer)
 
 
 def runtime_of(request: Request) -> Runtime:
@@ -121,9 +125,10 @@ def assemble(
     *,
     root: bytes,
     frees: tuple[Callable[[], None], ...] = (),
+    identity: Callable[[Store], Identity] | None = None,
 ) -> Runtime:
     """A started Runtime over a context that is there. `root` is the chain id of the empty prefix under its settings, `frees`
-    are called when engine and store are closed."""
+    are called when engine and store are closed; without an `identity` nothing goes to disk."""
     store = Store(cache_config(settings), root, needs_checkpoint=context.kind is not StateKind.ATTENTION)
     config = EngineConfig(
         grid=settings.grid,
@@ -133,8 +138,12 @@ def assemble(
         reuse=check.ok,
     )
     engine = make_engine(settings.record, settings.record_hashes, context, store, config, tokenizer, samplers)
+    closers: tuple[Callable[[], None], ...] = (engine.close, store.close, *frees)
+    if identity is not None and settings.cache_disk:
+        named = identity(store)
+        named.start()
+        closers = (engine.close, named.close, *closers[1:])
     engine.start()
-    closers = (engine.close, store.close, *frees)
     return Runtime(
         settings, card, tokenizer, template, Transcript(tokenizer), engine, store, context.kind, context.n_ctx, check, closers
     )
@@ -168,11 +177,29 @@ def build(settings: Settings) -> Runtime:
     config = context_config(settings, model.facts.n_ctx_train)
     context = LlamaContext(model, config)
     card = Card(found.name, str(found.path), found.description, meta(model.facts))
-    root = settings_root(state_settings(model, config))
+    facts = state_settings(model, config)
     frees = (context.close, model.close, backend.close)
     template = template_of(settings, model)
     check = checked(context, settings.grid)
-    return assemble(settings, card, model, context, LlamaSamplers(context), template, check, root=root, frees=frees)
+
+    def identity(store: Store) -> Identity:
+        weights = Weights(catalog.models_folder().parent)
+        return Identity(
+            weights, found.path, lambda hash: store.identify(fingerprint(hash, facts), found.name, settings_text(facts))
+        )
+
+    return assemble(
+        settings,
+        card,
+        model,
+        context,
+        LlamaSamplers(context),
+        template,
+        check,
+        root=settings_root(facts),
+        frees=frees,
+        identity=identity,
+    )
 
 
 def checked(context: Context, grid: int) -> SelfCheck:
