@@ -26,7 +26,7 @@ class _Kept:
     parent: bytes
     start: int
     packed: bytes
-    payload: bytes
+    payload: Payload
     label: str
     session: str
 
@@ -34,8 +34,9 @@ class _Kept:
 class RamTier:
     """Holds payloads in this process. Not thread-safe: the Store's lock guards it.
 
-    A payload given as `bytes` is kept without a copy; a memoryview is copied, after room was made for it, so that its
-    owner may reuse the buffer. What is being written to disk is in `writing` and stays until the writer is done.
+    A payload that nobody can write to (`bytes`, a read-only memoryview) is kept without a copy: one of 20 MB into fresh memory
+    costs 50 ms. A writable one is copied, after room was made for it, so that its owner may reuse the buffer.
+    What is being written to disk is in `writing` and stays until the writer is done.
     """
 
     def __init__(
@@ -158,5 +159,5 @@ class RamTier:
         return self.tree.used + need <= self.budget
 
 
-def _own(payload: Payload) -> bytes:
-    return payload if isinstance(payload, bytes) else bytes(payload)
+def _own(payload: Payload) -> Payload:
+    return payload if isinstance(payload, bytes) or payload.readonly else bytes(payload)
