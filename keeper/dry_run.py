@@ -8,11 +8,11 @@ from keeper.excerpt import size
 from keeper.graph import build
 from keeper.message import Message
 from keeper.plan import plan_edit
+from keeper.strategies.tope import TARGET_SHARE
 from keeper.unfold import allowance
 
 BYTES_A_TOKEN = 4
 REPLY_SHARE = 0.25
-TARGET_SHARE = 0.6
 
 
 def dry_run(messages: Sequence[Message], window: int) -> EditPlan:

@@ -40,10 +40,14 @@ class Costs:
         return restored + self.reread_ms_a_token * reread
 
 
-def assumed(tokens: Sequence[int], overhead: int = 0, grid: int = 64) -> Costs:
+GRID = 64
+"""Checkpoints stand at multiples of this many tokens."""
+
+
+def assumed(tokens: Sequence[int], overhead: int = 0) -> Costs:
     """What a proxy assumes of a server it knows nothing about: a checkpoint at the grid below each message, free restores."""
     borders = accumulate(tokens, initial=overhead)
-    return Costs(tuple(tokens), overhead, tuple(sorted({border // grid * grid for border in borders} - {0})))
+    return Costs(tuple(tokens), overhead, tuple(sorted({border // GRID * GRID for border in borders} - {0})))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keeper.edit import Budget, Costs, EditPlan, assumed, render_plan
+from keeper.edit import GRID, Budget, Costs, EditPlan, assumed, render_plan
 from keeper.excerpt import clip, size
 from keeper.graph import Graph, build
 from keeper.message import History, Message, assistant, user
@@ -36,6 +36,8 @@ WAITING = "STILL OPEN, WORD FOR WORD\n"
 TARGET_SHARE = 0.6
 SQUEEZES = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 WRAPPING_TOKENS = 24
+PROMPT_TOKENS = 8
+"""About what a template adds at the end of a prompt, where the reply begins; no part of what two views share."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,24 @@ def next_edit(situation: Situation, before: Edit, prices: Prices) -> Edit | None
         if edit.start and not edit.continuation:
             return None
         if situation.count(layout(situation, edit)) <= situation.limit:
-            return edit
+            return replace(edit, plan=render_plan(_counted(situation, plan, before, edit, costs)))
     raise too_large(situation, NO_NOTES)
+
+
+def _counted(situation: Situation, plan: EditPlan, before: Edit, edit: Edit, costs: Costs) -> EditPlan:
+    """The plan with the view's true numbers in the place of estimates; only where checkpoints stand is still assumed."""
+    was, now = layout(situation, before), layout(situation, edit)
+    after = situation.count(now)
+    same = next((place for place, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+    shared = [*now[:same], now[same].with_text(_common(was[same].text, now[same].text))] if same < len(now) else now
+    resume = max(0, situation.count(shared) - PROMPT_TOKENS) // GRID * GRID
+    ms = costs.ms(resume, after - resume)
+    return replace(plan, before=situation.count(was), after=after, resume=resume, reread=after - resume, ms=ms)
+
+
+def _common(a: str, b: str) -> str:
+    """The beginning that two texts share."""
+    return a[: next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 
 
 def _as_shown(whole: Graph, edit: Edit) -> Graph:
@@ -214,7 +232,7 @@ def _edit(situation: Situation, whole: Graph, before: Edit, plan: EditPlan, room
     start = max(plan.start, before.start)
     stubs = {position: text for position, text in {**before.stubs, **plan.stubs()}.items() if position >= start}
     if start == before.start:
-        return replace(before, stubs=stubs, plan=render_plan(plan))
+        return replace(before, stubs=stubs)
     history = situation.history
     task, leading = task_index(history), leading_systems(history)
     beside = {*range(leading), *(position for position in range(start, len(history)) if position not in stubs)}
@@ -223,7 +241,7 @@ def _edit(situation: Situation, whole: Graph, before: Edit, plan: EditPlan, room
     most = int(situation.limit * bytes_a_token)
     shown = _task_shown(history, task, int(most * situation.config.task_share))
     waiting = _waiting(history, start, int(most * situation.config.kept_share))
-    return Edit(start, stubs, carried, waiting, shown, render_plan(plan))
+    return Edit(start, stubs, carried, waiting, shown)
 
 
 def _task_shown(history: History, task: int | None, most: int) -> int | None:
