@@ -289,6 +289,18 @@ class Archive:
                 break
         return tuple(Mark(id_, place, kind, json.loads(body), at) for id_, place, kind, body, at in reversed(found))
 
+    def each_mark(self, track: Track, kind: str) -> Iterator[Mark]:
+        """Every mark of one kind on a path, in its order, a few in memory at a time: they may be many and large."""
+        for segment in track.segments:
+            last = (-1, 0)
+            while rows := self.rows(
+                "SELECT id, depth, body, at FROM mark WHERE kind = ? AND branch = ? AND depth < ? AND (depth, id) > (?, ?) "
+                "ORDER BY depth, id LIMIT 16",
+                kind, segment.branch, segment.end, *last,
+            ):  # fmt: skip
+                yield from (Mark(id_, depth + 1, kind, json.loads(body), at) for id_, depth, body, at in rows)
+                last = (rows[-1][1], rows[-1][0])
+
     def messages(self, track: Track, first: int = 0, end: int | None = None) -> Iterator[Message]:
         """The stored messages of a path from `first` up to `end`, read in small pieces."""
         for place in range(first, track.length if end is None else end):

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from keeper.notes import Line, Notes, Remove, Rule, Set, Unchanged, Unread, Working, decimal, normal, plain
 from keeper.numbers import amounts
-from keeper.reading import Fact, Kind, facts, named, outcome
+from keeper.reading import Fact, Kind, Told, named, outcome
 
 STANDING = re.compile(r"\b(?:rule|always|never|confidential|whenever|must not|method)\b", re.IGNORECASE)
 ORDERS = (
@@ -40,6 +40,20 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """The turns, looked through once: what they say about each name, and every amount in them without its sign."""
+
+    turns: Turns
+    told: Told
+    amounts: frozenset[Decimal]
+
+
+def evidence(turns: Turns, names: Sequence[str]) -> Evidence:
+    found = (amount.value for text in (*turns.heard, *turns.said) for amount in amounts(text))
+    return Evidence(turns, Told(turns.heard, names), frozenset(abs(value) for value in found))
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing a check saw. `key` is the name it is about in lower case (or the line's text), `line` the line in question
     (None: a line is missing), `asked` says whether the model is asked again, `stands` what is kept if it is never mended."""
@@ -56,13 +70,15 @@ def check(notes: Notes, lines: Sequence[Line], turns: Turns) -> tuple[Finding, .
     """All findings on one delta against the notes before it and the turns it is about."""
     found: list[Finding] = []
     names = [*(entry.name for entry in notes.state), *(line.name for line in lines if isinstance(line, Set))]
+    seen = evidence(turns, names)
+    first = Told([turns.head], names)
     current = {entry.name.casefold(): decimal(entry.value) for entry in notes.state}
     last = {line.name.casefold(): place for place, line in enumerate(lines) if isinstance(line, Set)}
     for place, line in enumerate(lines):
         if isinstance(line, Set):
-            noted = current.get(line.name.casefold(), _said_at_first(line.name, turns, names))
+            noted = current.get(line.name.casefold(), outcome(None, first.facts(line.name)))
             if last[line.name.casefold()] == place:  # earlier lines about a name are steps on the way to its last one
-                found += _of_set(line, noted, notes, turns, names)
+                found += _of_set(line, noted, notes, seen)
             current[line.name.casefold()] = decimal(resolved(line, noted).value)
         elif isinstance(line, Unread):
             found.append(Finding("unread", line.text, f'"{line.text}" is not one of the forms', line))
@@ -70,12 +86,9 @@ def check(notes: Notes, lines: Sequence[Line], turns: Turns) -> tuple[Finding, .
             found += _of_rule(line, turns)
         elif isinstance(line, Remove):
             found += _of_remove(line, notes, turns)
-    return (*found, *_unaccounted(notes, lines, turns, names))
-
-
-def _said_at_first(name: str, turns: Turns, names: Sequence[str]) -> Decimal | None:
-    """What the task itself says a name holds: it is always in view, so a change may start from there without a note."""
-    return outcome(None, facts(name, [turns.head], names)) if turns.head and named(name, turns.head) else None
+        elif isinstance(line, Unchanged):
+            found += _of_unchanged(line, current.get(line.name.casefold()), seen.told)
+    return (*found, *_unaccounted(notes, lines, seen.told))
 
 
 def resolved(line: Set, noted: Decimal | None) -> Set:
@@ -86,39 +99,44 @@ def resolved(line: Set, noted: Decimal | None) -> Set:
     return replace(line, value=plain(start + sum(line.working.steps)) if start is not None else "")
 
 
-def _of_set(line: Set, noted: Decimal | None, notes: Notes, turns: Turns, names: Sequence[str]) -> Iterator[Finding]:
+def _of_set(line: Set, noted: Decimal | None, notes: Notes, seen: Evidence) -> Iterator[Finding]:
     key = line.name.casefold()
-    if not _mentioned(line, turns):
+    if not _mentioned(line, seen.turns):
         said = f"the turns being noted never mention {line.name}"
         yield Finding("unmentioned", key, said, line, asked=False)
         return
-    if line.who and not any(named(word, turns.all) for word in line.who.split()):
+    if line.who and not any(named(word, seen.turns.all) for word in line.who.split()):
         yield Finding("who", key, f'"{line.who}" is not in these turns', line, stands=replace(line, who=""))
-    read = facts(line.name, turns.heard, names)
-    value = decimal(resolved(line, noted).value)
-    if value is None:
-        if line.working:
-            said = f"{line.name} has no noted value to start from"
-            yield Finding("start", key, said, line)
-        return
+    read = seen.told.facts(line.name)
     right = outcome(noted, read) if any(fact.kind in (Kind.SET, Kind.CHANGE) for fact in read) else None
-    if right == value:
+    value = number(resolved(line, noted).value)
+    if value is None and line.working:
+        yield Finding("start", key, f"{line.name} has no noted value to start from", line)
+    elif value is None and right is not None:
+        yield Finding("contradicted", key, f"by these sentences {line.name} is {plain(right)}: {_quoted(read)}", line)
+    if value is None or right == value:
         return
     kept = None if right is not None else line
     if line.working:
-        told = list(_of_working(line, line.working, value, noted, turns, read, notes))
+        doubts = list(_of_working(line, line.working, value, noted, seen, read, notes))
     else:
-        told = list(_of_plain(line, value, turns, read))
-    if right is not None and not told:
-        told = [("contradicted", f"by these sentences {line.name} is {plain(right)}: {_quoted(read)}", False)]
-    yield from (Finding(name, key, f"{line.name}: {said}", line, stands=None if sure else kept) for name, said, sure in told)
+        doubts = list(_of_plain(line, value, seen, read))
+    if right is not None and not doubts:
+        doubts = [("contradicted", f"by these sentences {line.name} is {plain(right)}: {_quoted(read)}", False)]
+    yield from (Finding(name, key, f"{line.name}: {said}", line, stands=None if sure else kept) for name, said, sure in doubts)
+
+
+def number(text: str) -> Decimal | None:
+    """A value as a number: in digits, or in words where it is nothing else."""
+    found = amounts(text)
+    return decimal(text) if len(found) != 1 or text[: found[0].start].strip() or text[found[0].end :].strip() else found[0].value
 
 
 Doubt = tuple[str, str, bool]  # the check's name, what it saw, and whether the line cannot stand whatever the text says
 
 
 def _of_working(
-    line: Set, working: Working, value: Decimal, noted: Decimal | None, turns: Turns, read: Sequence[Fact], notes: Notes
+    line: Set, working: Working, value: Decimal, noted: Decimal | None, seen: Evidence, read: Sequence[Fact], notes: Notes
 ) -> Iterator[Doubt]:
     """Starts from the noted value, adds up, has its amounts from the text, with their sign, and no amount that was set."""
     start = working.start if working.start is not None else noted
@@ -129,8 +147,7 @@ def _of_working(
         return
     if start + sum(working.steps) != value:
         yield "sum", f"{plain(start)}{_steps(working)} is {plain(start + sum(working.steps))}, not {plain(value)}", True
-    known = {abs(a.value) for text in (*turns.heard, *turns.said) for a in amounts(text)}
-    known |= {abs(number) for entry in notes.state if (number := decimal(entry.value)) is not None}
+    known = seen.amounts | {abs(number) for entry in notes.state if (number := decimal(entry.value)) is not None}
     changes = {fact.amount for fact in read if fact.kind is Kind.CHANGE}
     for step in working.steps:
         if abs(step) not in known:
@@ -141,13 +158,13 @@ def _of_working(
             yield "set_noted_as_change", f"{plain(abs(step))} is what it was set to, not a change: {_quoted(read)}", False
 
 
-def _of_plain(line: Set, value: Decimal, turns: Turns, read: Sequence[Fact]) -> Iterator[Doubt]:
+def _of_plain(line: Set, value: Decimal, seen: Evidence, read: Sequence[Fact]) -> Iterator[Doubt]:
     """A value without a working must stand in the text, and not as the amount of a change."""
     changes = [fact for fact in read if fact.kind is Kind.CHANGE and fact.amount is not None and abs(fact.amount) == abs(value)]
     set_to = {fact.amount for fact in read if fact.kind is Kind.SET}
     if changes and value not in set_to:
         yield "change_noted_as_set", f"{plain(value)} is a change, not what it was set to: {_quoted(changes)}", False
-    elif not any(amount.value == value for text in (*turns.heard, *turns.said) for amount in amounts(text)):
+    elif abs(value) not in seen.amounts:
         yield "working", f"{plain(value)} is not in these turns; show its working: {line.name} = old + 5 = 12", False
 
 
@@ -161,6 +178,15 @@ def _of_rule(line: Rule, turns: Turns) -> Iterator[Finding]:
         yield Finding("restated", normal(line.text), "the rule only restates the task", line, asked=False)
 
 
+def _of_unchanged(line: Unchanged, noted: Decimal | None, told: Told) -> Iterator[Finding]:
+    """A noted name that plain sentences set or change is not unchanged."""
+    read = told.facts(line.name)
+    right = outcome(noted, read)
+    if right is not None and right != noted:
+        said = f"by these sentences {line.name} is {plain(right)}: {_quoted(read)}"
+        yield Finding("contradicted", line.name.casefold(), said, line)
+
+
 def _of_remove(line: Remove, notes: Notes, turns: Turns) -> Iterator[Finding]:
     if notes.entry(line.name) is None:
         yield Finding("remove", line.name.casefold(), f"no STATE line is called {line.name}", line, asked=False)
@@ -168,13 +194,13 @@ def _of_remove(line: Remove, notes: Notes, turns: Turns) -> Iterator[Finding]:
         yield Finding("unmentioned", line.name.casefold(), f"the turns being noted never mention {line.name}", line, asked=False)
 
 
-def _unaccounted(notes: Notes, lines: Sequence[Line], turns: Turns, names: Sequence[str]) -> Iterator[Finding]:
+def _unaccounted(notes: Notes, lines: Sequence[Line], told: Told) -> Iterator[Finding]:
     """A tracked name that the turns mention has a line. Of a plain word (port, status) only what looks like a change counts."""
-    told = {line.name.casefold() for line in lines if isinstance(line, Set | Unchanged | Remove)}
+    lined = {line.name.casefold() for line in lines if isinstance(line, Set | Unchanged | Remove)}
     for entry in notes.state:
-        if entry.name.casefold() in told:
+        if entry.name.casefold() in lined:
             continue
-        read = facts(entry.name, turns.heard, names)
+        read = told.facts(entry.name)
         if any(fact.kind is not Kind.MENTION or CODE_LIKE.search(entry.name) for fact in read):
             said = f'{entry.name} is mentioned and has no line (write "{entry.name} unchanged" if so): {_quoted(read)}'
             yield Finding("unaccounted", entry.name.casefold(), said)

@@ -51,7 +51,7 @@ def fold(draft: Draft, lines: Sequence[Line], findings: Sequence[Finding], first
     groups: dict[str, tuple[Line, ...]] = {}
     for line in lines:
         groups[about(line)] = (*groups.get(about(line), ()), line)
-    found = {f.key if f.line is None else about(f.line): f for f in reversed(findings)}
+    found = _worst(findings)
     passed, doubted = dict(draft.passed), dict(draft.doubted)
     for key, group in groups.items():
         if key in passed:
@@ -66,6 +66,16 @@ def fold(draft: Draft, lines: Sequence[Line], findings: Sequence[Finding], first
         doubted.update({key: Doubt(f) for key, f in found.items() if f.line is None})
         return Draft(passed, doubted)
     return Draft(passed, {key: _asked_once(doubt) for key, doubt in doubted.items()})
+
+
+def _worst(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """One finding for each thing: the first that leaves nothing of the line standing, else the first."""
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        key = finding.key if finding.line is None else about(finding.line)
+        if key not in found or (finding.stands is None and found[key].stands is not None):
+            found[key] = finding
+    return found
 
 
 def _asked_once(doubt: Doubt) -> Doubt:

@@ -124,17 +124,14 @@ def _put(situation: Situation, cut: Cut, upto: int, noted: int, notes: Notes, ta
 
 
 def _tightened(situation: Situation, cut: Cut | None, tokens: int) -> Cut | None:
-    """All is noted and still the view is too large, by the newest exchange or a client that wants a longer reply now: less is kept
-    beside the notes, where that helps."""
+    """All is noted and still the view is too large, by the newest exchange or a client that wants a longer reply now: less is
+    kept beside the notes, where that helps."""
     if cut is None:
         if tokens <= situation.limit:
             return None
         raise too_large(situation, NO_NOTES)
-    upto = len(situation.history)
-    if (
-        tokens <= situation.limit
-        and plan_cut(situation.history, upto, cut, cut.noted, cut.notes, room(situation, comfortable(situation))) is None
-    ):
+    upto, wished = len(situation.history), room(situation, comfortable(situation))
+    if tokens <= situation.limit and plan_cut(situation.history, upto, cut, cut.noted, cut.notes, wished) is None:
         return cut
     return _put(situation, cut, upto, cut.noted, cut.notes, None)
 
@@ -176,12 +173,22 @@ def _request(history: History, cut: Cut | None) -> Message:
 
 
 def _piece(situation: Situation, cut: Cut | None, noted: int, border: int, request: Message) -> int | None:
-    """The last settled place up to which a notes call fits the window; None where not even the first does."""
-    tokens = situation.config.notes_reply_tokens or situation.config.reserve(None)
+    """The last settled place up to which a notes call fits the window, with room to be asked again where that can be had.
 
+    None where not even the first place does.
+    """
+    tokens = situation.config.notes_reply_tokens or situation.config.reserve(None)
+    for replies in (2, 1):
+        end = _last_settled(situation, cut, noted, border, request, situation.config.window - replies * tokens)
+        if end is not None:
+            return end
+    return None
+
+
+def _last_settled(situation: Situation, cut: Cut | None, noted: int, border: int, request: Message, limit: int) -> int | None:
     def fits(end: int) -> bool:
         view = layout(situation.history, end, cut, situation.config.keep_reasoning)
-        return situation.count((*view, request)) + tokens <= situation.config.window
+        return situation.count((*view, request)) <= limit
 
     if fits(border):
         return border

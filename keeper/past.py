@@ -1,7 +1,7 @@
 """One history's path in the archive, as strategies see it: marks, stored messages, search. A bound handle, no state."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeper.archive import Archive, Mark, Track
 from keeper.message import Message
@@ -14,6 +14,11 @@ class Past:
 
     archive: Archive
     track: Track
+
+    def upto(self, place: int) -> "Past":
+        """The same path, its first `place` messages alone."""
+        kept = tuple(replace(s, end=min(s.end, place)) for s in self.track.segments if s.first < place)
+        return Past(self.archive, replace(self.track, segments=kept, length=min(place, self.track.length)))
 
     def put(self, kind: str, place: int, body: object) -> None:
         """Remembers JSON after the first `place` messages (at least 1); a later put at the same place is newer."""

@@ -6,7 +6,7 @@ language every sentence is unclear or a bare mention, so the checks ask less and
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -47,6 +47,7 @@ HEDGES = (
 UP_RE, DOWN_RE, SETS_RE, HEDGES_RE = (re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for words in (UP, DOWN, SETS, HEDGES))
 CLAUSE = re.compile(r"(?:,\s+(?:and|but|then|while)\s+|;\s*|\s+and then\s+|,\s+)", re.IGNORECASE)
 PRONOUN = re.compile(r"\b(?:it|its|this counter|that counter)\b", re.IGNORECASE)
+IT_REACHES = 3  # sentences
 ASSIGNED = re.compile(r"=\s*$")
 POINTS_AT = re.compile(r"\b(?:to|at)\s*$", re.IGNORECASE)  # "fell to 3" sets, "fell by 3" changes
 
@@ -56,37 +57,56 @@ def named(name: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-def facts(name: str, texts: Iterable[str], names: Collection[str] = ()) -> tuple[Fact, ...]:
-    """What `texts` say about `name`, in order. `names` are the other tracked names, which an "it" may point to instead.
+class Told:
+    """Texts and the names that matter in them; facts() says what they tell about one name. Each text is looked through once."""
 
-    Questions say nothing. A sentence that says "it" and names no tracked name goes on about the name of the one before.
-    """
-    others = [other for other in names if other.casefold() != name.casefold()]
-    return tuple(fact for text in texts for fact in _of_text(name, split(text), others))
+    def __init__(self, texts: Iterable[str], names: Iterable[str]) -> None:
+        keys = sorted({name.casefold() for name in names if name}, key=len, reverse=True)
+        self._names = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, keys))})(?!\w)", re.IGNORECASE) if keys else None
+        self._texts = [[(sentence, self._in(sentence)) for sentence in split(text)] for text in texts]
+        self._places: dict[str, list[tuple[int, int]]] = {}
+        for number, sentences in enumerate(self._texts):
+            for place, (_, found) in enumerate(sentences):
+                for key in found:
+                    self._places.setdefault(key, []).append((number, place))
+
+    def _in(self, text: str) -> frozenset[str]:
+        return frozenset(found.casefold() for found in self._names.findall(text)) if self._names else frozenset()
+
+    def facts(self, name: str) -> tuple[Fact, ...]:
+        """What the texts say about `name`, in order. Questions say nothing.
+
+        A sentence that says "it" and names nothing goes on about the one name of a sentence shortly before it.
+        """
+        key = name.casefold()
+        return tuple(
+            fact for number, place in self._places.get(key, ()) for fact in self._around(key, self._texts[number], place)
+        )
+
+    def _around(self, key: str, sentences: Sequence[tuple[str, frozenset[str]]], place: int) -> Iterator[Fact]:
+        sentence, found = sentences[place]
+        if not _asks(sentence):
+            yield self._fact(key, sentence, found)
+        if len(found) > 1:
+            return
+        for following, names in sentences[place + 1 : place + 1 + IT_REACHES]:
+            if names:
+                return
+            if PRONOUN.search(following) and _states(following) and not _asks(following):
+                yield _read(following, following)
+
+    def _fact(self, key: str, sentence: str, found: frozenset[str]) -> Fact:
+        """The clause that names it, or the whole sentence where a clause alone says nothing."""
+        clauses = [(clause, self._in(clause)) for clause in CLAUSE.split(sentence)]
+        mine = [(clause, names) for clause, names in clauses if key in names]
+        if len(mine) == 1 and len(mine[0][1]) == 1:
+            fact = _read(mine[0][0], sentence)
+            return _read(sentence, sentence) if fact.kind is Kind.MENTION and len(found) == 1 else fact
+        return _read(sentence, sentence) if len(found) == 1 else Fact(Kind.UNCLEAR, sentence)
 
 
-def _of_text(name: str, sentences: Sequence[str], others: Sequence[str]) -> Iterable[Fact]:
-    speaking = False  # the last sentence that named anything named this name
-    for sentence in sentences:
-        mine, foreign = named(name, sentence), any(named(other, sentence) for other in others)
-        if mine or foreign:
-            speaking = mine and not foreign
-        if sentence.rstrip("\"'”’)").endswith("?"):
-            continue
-        if mine:
-            yield _fact(name, sentence, others)
-        elif speaking and PRONOUN.search(sentence) and not foreign and _states(sentence):
-            yield _read(sentence, sentence)
-
-
-def _fact(name: str, sentence: str, others: Sequence[str]) -> Fact:
-    """The clause that names it, or the whole sentence where a clause alone says nothing."""
-    clauses = [clause for clause in CLAUSE.split(sentence) if named(name, clause)]
-    whole = not any(named(other, sentence) for other in others)
-    if len(clauses) == 1 and not any(named(other, clauses[0]) for other in others):
-        fact = _read(clauses[0], sentence)
-        return _read(sentence, sentence) if fact.kind is Kind.MENTION and whole else fact
-    return _read(sentence, sentence) if whole else Fact(Kind.UNCLEAR, sentence)
+def _asks(sentence: str) -> bool:
+    return sentence.rstrip("\"'”’)").endswith("?")
 
 
 def _states(clause: str) -> bool:

@@ -67,6 +67,7 @@ class Turn:
         self.reply = Reply(Message("assistant"))
         self.usage = Usage()
         self._archive = archive
+        self._earlier = situation.past.upto(len(situation.history) - 1)  # the newest message is in view
         self._situation = situation
         self._tally = tally
         self._manners = Manners()
@@ -143,7 +144,7 @@ class Turn:
             return refusal
         if query.limits.after is not None and query.limits.before is None:
             self._from_top.add(call.id)
-        found = answer(self._situation.past, query, self._situation.config.search_limit)
+        found = answer(self._earlier, query, self._situation.config.search_limit)
         self._found.append((query, found))
         return found
 

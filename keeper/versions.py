@@ -12,7 +12,7 @@ from keeper.noting import MARK
 def versions(archive: Archive, track: Track) -> Iterator[dict[str, Any]]:
     """The saved notes along a path, oldest first: `covers_messages` of the history, `taken` as Taken.as_json() gives it."""
     before: list[str] = []
-    for mark in archive.marks(track, MARK):
+    for mark in archive.each_mark(track, MARK):
         lines = from_json(mark.body["notes"]).render().split("\n")
         diff = [
             line for line in difflib.unified_diff(before, lines, n=0, lineterm="") if not line.startswith(("---", "+++", "@@"))

@@ -18,6 +18,7 @@ from keeper.config import KeeperConfig
 from keeper.errors import KeeperError, UpstreamFailed
 from keeper.keeper import Keeper
 from keeper.model import Body, CountTokens, Reply
+from keeper.strategies.tope import Prices, Tope
 from server import errors, keeper_api, openai, sse
 from server.asked import chat_turn, session_of
 from server.config import ConfigError
@@ -101,9 +102,18 @@ def keeper_for(runtime: Runtime) -> Keeper:
         thinking_effort=settings.thinking_effort,
     )
     try:
-        return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root))
+        measured = Tope(lambda: prices(runtime)) if config.strategy == Tope.name else None
+        return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root), measured)
     except KeeperError as error:
         raise ConfigError(f"--keeper: {error}") from error
+
+
+def prices(runtime: Runtime) -> Prices:
+    """What reading and restoring cost this engine so far; assumed until it did either."""
+    done, known = runtime.engine.stats().counters, Prices()
+    reread = done.read_ms / done.read_tokens if done.read_tokens else known.reread_ms_a_token
+    restore = done.restore_ms / done.restored_tokens if done.restored_tokens else known.restore_ms_a_token
+    return Prices(known.restore_ms, restore, reread)
 
 
 def install(app: FastAPI, runtime: Runtime) -> None:
