@@ -11,7 +11,7 @@ import typer
 
 from engine.errors import EngineError
 from engine.probe import prepare_environment
-from server import cache_cli, keeper_cli
+from server import cache_cli, keeper_cli, verify_cli
 from server.config import ConfigError, Settings, load
 
 HELP = "A local model server that never reads twice what it has already read."
@@ -104,6 +104,7 @@ def serve(
 
 keeper_cli.add_to(app)
 app.add_typer(cache_cli.app, name="cache")
+app.command("verify")(verify_cli.command)
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from pydantic import Field
 from engine.sampling import SamplingParams
 from engine.stats import SlotView
 from server.errors import ApiError
+from server.loading import token_text
 from server.prompt import render
-from server.runtime import check_text, runtime_of, token_text
+from server.runtime import check_text, runtime_of
 from server.schemas import INT32, Body, ChatTemplateFields, Str
 
 router = APIRouter(tags=["llama-server"])

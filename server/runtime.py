@@ -6,35 +6,29 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import Request
 
 from engine import catalog
-from engine.chat import ChatTemplate, load_template
-from engine.config import ContextConfig, EngineConfig, ModelConfig
+from engine.chat import ChatTemplate
+from engine.config import EngineConfig
 from engine.context import Context, Samplers, StateKind, Tokenizer
 from engine.engine import Engine
-from engine.probe import Verdict, may_repack
 from engine.selfcheck import Promise, SelfCheck, self_check
 from engine.transcript import Transcript
 from kvcache.config import CacheConfig
 from kvcache.fingerprint import fingerprint, settings_root, settings_text
 from kvcache.store import Store
 from kvcache.weights import Weights
-from server.config import ConfigError, Settings
+from server.config import Settings
 from server.errors import ApiError
 from server.identity import Identity
-from server.progress import Tenths
+from server.loading import load_model, meta, template_of
 from server.record import make_engine
 
-if TYPE_CHECKING:
-    from engine.llama_model import Model, ModelFacts
-
 LOG = logging.getLogger("kvalet.server")
-DEFAULT_CTX = 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +157,10 @@ def cache_config(settings: Settings) -> CacheConfig:
 
 
 def build(settings: Settings) -> Runtime:
-    """Finds or makes the model, loads it, checks what it can do, and starts serving from it. Raises ModelError."""
-    # llama.cpp is loaded here and not with this module, so that --help is quick and OMP_WAIT_POLICY is set before.
-    from engine.llama import LlamaContext
-    from engine.llama_backend import Backend
-    from engine.llama_model import Model
-    from engine.sampler import LlamaSamplers
-
-    found = catalog.resolve(settings.model, Tenths())
-    backend = Backend()
-    LOG.info("loading %s", found.path)
-    model = Model(model_config(settings, found.path), backend)
-    config = context_config(settings, model.facts.n_ctx_train)
-    context = LlamaContext(model, config)
-    card = Card(found.name, str(found.path), found.description, meta(model.facts))
-    facts = state_settings(model, config)
-    frees = (context.close, model.close, backend.close)
-    template = template_of(settings, model)
-    check = checked(context, settings.grid)
+    """Finds or makes the model, loads it, checks what it can do, and starts serving from it. Raises ModelError, ConfigError."""
+    loaded = load_model(settings)
+    found, facts = loaded.found, loaded.facts
+    card = Card(found.name, str(found.path), found.description, meta(loaded.model.facts))
 
     def identity(store: Store) -> Identity:
         weights = Weights(catalog.models_folder().parent)
@@ -191,13 +171,13 @@ def build(settings: Settings) -> Runtime:
     return assemble(
         settings,
         card,
-        model,
-        context,
-        LlamaSamplers(context),
-        template,
-        check,
+        loaded.model,
+        loaded.context,
+        loaded.samplers,
+        template_of(settings, loaded.model),
+        checked(loaded.context, settings.grid),
         root=settings_root(facts),
-        frees=frees,
+        frees=(loaded.close,),
         identity=identity,
     )
 
@@ -215,64 +195,3 @@ def check_text(check: SelfCheck) -> str:
     if not check.ok:
         return "; ".join(check.failed)
     return f"restore and rollback gave equal {'logits' if check.promise is Promise.BITS else 'greedy tokens'}"
-
-
-def model_config(settings: Settings, path: Path) -> ModelConfig:
-    """Weights are repacked only where a child process has shown that this CPU survives it."""
-    verdict = may_repack() if settings.repack else Verdict(False, "--no-repack")
-    LOG.info("weight repacking is %s: %s", "on" if verdict.safe else "off", verdict.reason)
-    return ModelConfig(path, gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, extra_buffers=verdict.safe)
-
-
-def context_config(settings: Settings, trained: int) -> ContextConfig:
-    """`trained`: the model's own length in tokens, which bounds the default."""
-    return ContextConfig(
-        ctx=settings.ctx or min(trained, DEFAULT_CTX),
-        slots=settings.parallel,
-        batch=settings.batch,
-        threads=settings.threads,
-        grid=settings.grid,
-        flash_attn=settings.flash_attn,
-        type_k=settings.cache_type_k,
-        type_v=settings.cache_type_v,
-    )
-
-
-def state_settings(model: "Model", config: ContextConfig) -> dict[str, str | int | float | bool | None]:
-    """What, beside the weights, decides the bytes of a state and their meaning (guarantee 3)."""
-    return {
-        **dict(model.fingerprint_facts()),
-        "type_k": config.type_k,
-        "type_v": config.type_v,
-        "flash_attn": config.flash_attn,
-        "grid": config.grid,
-    }
-
-
-def template_of(settings: Settings, model: "Model") -> ChatTemplate:
-    """The model's own template, or the file that was given instead. Raises ConfigError for one that cannot be read."""
-    source = model.chat_templates.get("default")
-    if settings.chat_template is not None:
-        try:
-            source = settings.chat_template.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--chat-template {settings.chat_template}: {error}") from error
-    bos, eos = (token_text(model, token) for token in (model.bos, model.eos))
-    return load_template(source, lambda text: len(model.tokenize(text, special=True)) == 1, bos, eos)
-
-
-def token_text(tokenizer: Tokenizer, token: int | None) -> str:
-    return "" if token is None else tokenizer.piece(token).decode("utf-8", "replace")
-
-
-def meta(facts: "ModelFacts") -> dict[str, Any]:
-    """llama-server's fields of a model in /v1/models, and the kind of state it has."""
-    return {
-        "n_vocab": facts.n_vocab,
-        "n_ctx_train": facts.n_ctx_train,
-        "n_embd": facts.n_embd,
-        "n_params": facts.parameters,
-        "size": facts.size,
-        "architecture": facts.architecture,
-        "kind": facts.kind.value,
-    }
