@@ -76,7 +76,7 @@ class ToolCall:
         """The arguments as a dict; {} where the model wrote no JSON object."""
         try:
             found = json.loads(self.arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for arguments nested thousands deep
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -89,7 +89,7 @@ class ToolCall:
     def canonical(self) -> object:
         try:
             arguments = compact(json.loads(self.arguments))
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for arguments nested thousands deep
             arguments = self.arguments
         return [self.id, self.name, arguments]
 

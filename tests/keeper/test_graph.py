@@ -242,3 +242,17 @@ def test_the_longest_path_equals_networkx_on_any_history(messages: list[Message]
 @pytest.mark.parametrize("relation", list(Relation))
 def test_every_relation_has_a_weight(relation: Relation) -> None:
     assert WEIGHTS[relation] >= 0
+
+
+def test_arguments_that_nest_thousands_deep_are_read_as_text() -> None:
+    nested = "[" * 100_000 + "]" * 100_000
+    graph = build(
+        [
+            step(None, ("a", "f", nested)),
+            result("a", "ok"),
+            step(None, ("b", "f", nested)),
+            result("b", "ok"),
+            said("assistant", "x"),
+        ]
+    )
+    assert graph.superseded == {1: 3}
