@@ -143,11 +143,9 @@ def test_the_synthetic_span_is_the_papers_shape_and_size() -> None:
 
 
 def test_the_growth_exponent_of_a_straight_line_is_one_and_of_a_square_two() -> None:
-    def at(power: float) -> list[bench.Timing]:
-        return [bench.Timing(n, 0, 0, 0, float(n) ** power, 0, 0, 0) for n in (1_000, 10_000, 100_000)]
-
-    assert bench.growth(at(1)) == pytest.approx(1)
-    assert bench.growth(at(2)) == pytest.approx(2)
+    sizes = (1_000, 10_000, 100_000)
+    for power in (1, 2):
+        assert bench.growth(sizes, [float(n) ** power for n in sizes]) == pytest.approx(power)
 
 
 def invoke(*arguments: str) -> Result:
