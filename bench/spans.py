@@ -6,7 +6,7 @@ from keeper.message import Message, ToolCall, assistant, tool
 
 _RECORD = (
     "record {i}: the next identifier is ident-{after:06d}; the rest of this record is ordinary padding, so that a message has "
-    "about as many bytes as in the paper, call and result taken together, on the whole."
+    "about as many bytes as in the paper, call and result taken together, on the whole, give or take a handful of words."
 )
 
 
