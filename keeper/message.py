@@ -91,7 +91,7 @@ class ToolCall:
             arguments = compact(json.loads(self.arguments))
         except (ValueError, RecursionError):  # the latter for arguments nested thousands deep
             arguments = self.arguments
-        return [self.id, self.name, arguments]
+        return [self.id, self.name, arguments] if self.name else [self.id, json.loads(self.raw)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: str = ""
+    reasoning_name: str = "reasoning_content"  # or "reasoning", as some servers call it
     extra: str = ""
     shape: Shape = Shape.TEXT
 
@@ -123,7 +124,7 @@ class Message:
         if self.shape is not Shape.ABSENT:
             found["content"] = self._content()
         if self.reasoning:
-            found["reasoning_content"] = self.reasoning
+            found[self.reasoning_name] = self.reasoning
         if self.tool_calls:
             found["tool_calls"] = [call.as_dict() for call in self.tool_calls]
         if self.tool_call_id is not None:
@@ -207,6 +208,7 @@ def read(found: Any, index: int = 0) -> Message:
         _text_or_none(found.get("tool_call_id"), f"{where}.tool_call_id"),
         _text_or_none(found.get("name"), f"{where}.name"),
         str(found.get("reasoning_content") or found.get("reasoning") or ""),
+        "reasoning" if found.get("reasoning") and not found.get("reasoning_content") else "reasoning_content",
         verbatim(extra) if extra else "",
         shape,
     )

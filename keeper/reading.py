@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+from keeper.items import LABEL
 from keeper.numbers import amounts
 from keeper.sentences import split
 
@@ -114,7 +115,9 @@ def _states(clause: str) -> bool:
 
 
 def _read(clause: str, sentence: str) -> Fact:
-    """One clause about one name."""
+    """One clause about one name; "Item 3:" before it is no amount of it."""
+    label = LABEL.match(clause)
+    clause = clause[label.end() :] if label else clause
     found = amounts(clause)
     if not _states(clause):
         return Fact(Kind.MENTION, sentence)

@@ -23,7 +23,8 @@ def with_retrieved(situation: Situation, messages: tuple[Message, ...], start: i
     texts = {mark.place - 1: str(mark.body) for mark in situation.past.marks(MARK, after=start)}
     newest = len(situation.history) - 1
     if newest not in texts and (found := questions(situation.history[newest])):
-        texts[newest] = _fitted(situation, _retrieve(situation.past.upto(newest), found, situation.config.retrieved_a_question), kept)
+        matches = _retrieve(situation.past.upto(newest), found, situation.config.retrieved_a_question)
+        texts[newest] = _fitted(situation, matches, kept)
         situation.past.put(MARK, newest + 1, texts[newest])
         situation.add("retrievals")
     places = sorted(index for index in texts if texts[index])
