@@ -28,6 +28,7 @@ from kvcache.errors import CacheError
 from kvcache.store import Store
 
 _log = logging.getLogger(__name__)
+_FAIR_EVERY = 4  # batches of which one serves the prompt that has waited the longest
 
 
 class Core:
@@ -184,8 +185,9 @@ class Core:
         works = [turn.work() for turn in self.running if turn.phase is not Phase.RESTORING]
         if not works:
             return ()
-        beside = beside_limit(self.meter.costs.prefill, 1e3 * self._config.decode_gap, self._context.n_batch, self.slots.grid)
-        return plan(works, Limits(self._context.n_batch, beside, self.slots.grid, self._mixed), not self._prefilled)
+        costs, batch, grid = self.meter.costs, self._context.n_batch, self.slots.grid
+        beside = beside_limit(costs.prefill, costs.decode, 1e3 * self._config.decode_gap, batch, grid)
+        return plan(works, Limits(batch, beside, grid, self._mixed), not self._prefilled, self._batches % _FAIR_EVERY == 0)
 
     def _decode(self, pieces: Sequence[Piece]) -> None:
         by_slot = {_held(turn.slot).index: turn for turn in self.running}
@@ -216,6 +218,7 @@ class Core:
         self.counters.read_tokens += read
         if not read:
             self.counters.decode_ms += ms
+            self.meter.decoded(ms)
             return
         self.counters.read_ms += ms
         if read == sum(len(run.tokens) for run in runs):
@@ -305,6 +308,7 @@ class Core:
 
     def _end(self, turn: Turn, event: Done | Failed) -> None:
         """The last event goes out before its state is parked, so that no client waits for that."""
+        turn.phase = Phase.ENDED
         if turn in self.waiting:
             self.waiting.remove(turn)
         if turn in self.running:

@@ -41,6 +41,8 @@ class Placer:
         False, changing nothing, while one of `running` is about to read most of the same prompt: then sharing its state is
         cheaper than reading it a second time beside it. At least one slot must be idle, or the turn have one already.
         """
+        if turn.still_waits():
+            return False
         refused: set[int] = set()
         for attempt in range(_ATTEMPTS):
             last = attempt == _ATTEMPTS - 1
@@ -147,16 +149,19 @@ class Placer:
         return chosen
 
     def _is_coming(self, turn: Turn, plan: Plan, running: Sequence[Turn]) -> bool:
-        return self._reuses(turn) and worth_waiting(plan.position, self._coming(turn, running), self._slots.grid)
+        """Whether to wait, and for whom: a turn that waits is not looked at again before that one is there."""
+        best = max(self._coming(turn, running), key=lambda found: found[1], default=None)
+        turn.awaits = best if best and self._config.reuse and worth_waiting(plan.position, best[1], self._slots.grid) else None
+        return turn.awaits is not None
 
-    def _coming(self, turn: Turn, running: Sequence[Turn]) -> Iterator[int]:
-        """Positions of this prompt at which a running turn is going to stand with state that could be shared."""
+    def _coming(self, turn: Turn, running: Sequence[Turn]) -> Iterator[tuple[Turn, int]]:
+        """Running turns that are going to stand, with state that could be shared, at these positions of this prompt."""
         strict = turn.request.exact is Exact.STRICT
         for other in running:
-            if other.phase in (Phase.RESTORING, Phase.READING) and (not strict or _reads_canonically(other)):
+            if other.is_reading() and (not strict or _reads_canonically(other)):
                 shared = common_prefix(other.sequence, turn.sequence)
                 shared = min(shared, len(turn.sequence) - 1) // self._slots.grid * self._slots.grid
-                yield from (at for at in self._shareable(other, shared) if other.position < at <= shared)
+                yield from ((other, at) for at in self._shareable(other, shared) if other.position < at <= shared)
 
     def _shareable(self, other: Turn, shared: int) -> tuple[int, ...]:
         if self._context.kind is StateKind.ATTENTION:

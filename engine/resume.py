@@ -4,7 +4,7 @@ Ways (contract 4): stay on a live slot, cut it (where the state can be cut), rol
 slot's cells, load blocks from the store behind any of these, or start cold. What makes a way exact is in `_usable`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
@@ -241,9 +241,8 @@ def describe(plan: Plan, source: Source, situation: Situation) -> str:
     return (restored if plan.position > plan.kept else ways[plan.base]) + differs
 
 
-def worth_waiting(position: int, coming: Iterable[int], grid: int) -> bool:
-    """Whether state that another turn is about to have saves at least two grid steps over going on from `position` now.
-
-    It cannot wait for ever: a turn that reads gets on with every batch, or ends.
+def worth_waiting(position: int, coming: int, grid: int) -> bool:
+    """Whether state that another turn is about to have at `coming` saves at least two grid steps over going on from `position`
+    now. It cannot wait for ever: a turn that reads gets on with every batch, or ends.
     """
-    return max(coming, default=0) - position >= 2 * grid
+    return coming - position >= 2 * grid

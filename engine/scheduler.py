@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+DECODE_SHARE = 0.03  # of the time in which prompts are read, what the tokens of running turns in between may take
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -44,10 +46,15 @@ class Limits:
     mixed: bool
 
 
-def plan(works: Sequence[Work], limits: Limits, prefill_first: bool) -> tuple[Piece, ...]:
-    """The next batch; empty when nothing runs. `prefill_first`: the last batch was not a prefill, so one is due."""
+def plan(works: Sequence[Work], limits: Limits, prefill_first: bool, fair: bool = False) -> tuple[Piece, ...]:
+    """The next batch; empty when nothing runs. `prefill_first`: the last batch was not a prefill, so one is due.
+
+    The prompt with the least left to read goes first, which gives the shortest mean wait for a first token; with `fair`, which
+    every few batches must ask for, the one unserved the longest, so that a long prompt is not kept out by short ones.
+    """
     decoding = tuple(Piece(work.slot, work.position, work.end) for work in works if work.decoding)
-    reading = sorted((work for work in works if not work.decoding), key=lambda work: (work.served, work.slot))
+    order = (lambda work: (work.served, work.slot)) if fair else (lambda work: (work.end - work.position, work.served, work.slot))
+    reading = sorted((work for work in works if not work.decoding), key=order)
     if limits.mixed:
         room = limits.batch if not decoding else min(limits.beside, limits.batch - len(decoding))
         return decoding + _fill(reading, room, limits, equal=False)
@@ -57,7 +64,7 @@ def plan(works: Sequence[Work], limits: Limits, prefill_first: bool) -> tuple[Pi
 
 
 def _fill(reading: Iterable[Work], room: int, limits: Limits, *, equal: bool) -> tuple[Piece, ...]:
-    """The longest unserved turn gets as much as fits; others join while there is room, with runs as long where `equal`."""
+    """The first turn gets as much as fits; others join while there is room, with runs as long where `equal`."""
     pieces: list[Piece] = []
     for work in reading:
         end = next_cut(work.position, work.end, work.stop, room, limits.grid)
@@ -92,9 +99,13 @@ def next_cut(position: int, end: int, stop: int, room: int, grid: int) -> int:
     return min(position + room // grid * grid, stop, last)
 
 
-def beside_limit(prefill_ms: float, target_ms: float, batch: int, grid: int) -> int:
-    """Prompt tokens that take about `target_ms` to read at `prefill_ms` a token: whole grid steps, at least one."""
-    return max(grid, min(batch, int(target_ms / prefill_ms) // grid * grid)) if prefill_ms > 0 else batch
+def beside_limit(prefill_ms: float, decode_ms: float, gap_ms: float, batch: int, grid: int) -> int:
+    """Prompt tokens to read between two decodes: about `gap_ms` of reading at `prefill_ms` a token, or more where decodes that
+    take `decode_ms` would cost more than DECODE_SHARE of the reading. Whole grid steps, at least one."""
+    if prefill_ms <= 0:
+        return batch
+    target = max(gap_ms, decode_ms / DECODE_SHARE)
+    return max(grid, min(batch, int(target / prefill_ms) // grid * grid))
 
 
 def admission_order(sessions: Sequence[str | None], running: Sequence[str | None]) -> tuple[int, ...]:

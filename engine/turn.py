@@ -21,6 +21,7 @@ class Phase(StrEnum):
     RESTORING = "restoring"
     READING = "reading"
     DECODING = "decoding"
+    ENDED = "ended"
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class Turn:
     served: int = 0
     retried: bool = False
     cancelled: bool = False
+    awaits: "tuple[Turn, int] | None" = None  # while it waits: whose state it is going to share, and at which position
 
     @property
     def prompt(self) -> int:
@@ -75,6 +77,16 @@ class Turn:
         if self.restoration is not None:
             return self.restoration.plan.position
         return self.slot.length if self.slot is not None else 0
+
+    def is_reading(self) -> bool:
+        return self.phase in (Phase.RESTORING, Phase.READING)
+
+    def still_waits(self) -> bool:
+        """Whether the state it awaits is still on its way."""
+        if self.awaits is None:
+            return False
+        other, position = self.awaits
+        return other.is_reading() and other.position < position
 
     def work(self) -> Work:
         """As the scheduler sees it; only while it reads or decodes."""

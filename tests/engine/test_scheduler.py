@@ -82,13 +82,18 @@ def test_equally_long_runs_of_several_prefills_share_a_batch() -> None:
 
 def test_unequal_remainders_are_read_apart_on_recurrent_models() -> None:
     works = [reading(0, 100, 64), reading(1, 90, 64)]
-    assert plan(works, HYBRID, True) == (Piece(0, 64, 100),)
-    assert plan(works, ATTENTION, True) == (Piece(0, 64, 100), Piece(1, 64, 90))
+    assert plan(works, HYBRID, True) == (Piece(1, 64, 90),)
+    assert plan(works, ATTENTION, True) == (Piece(1, 64, 90), Piece(0, 64, 100))
 
 
-def test_the_prefill_served_longest_ago_goes_first() -> None:
-    works = [reading(0, 5000, served=7), reading(1, 5000, served=3)]
-    assert plan(works, HYBRID, True) == (Piece(1, 0, 512),)
+def test_the_prompt_with_the_least_left_goes_first() -> None:
+    works = [reading(0, 5000), reading(1, 5000, 4992), reading(2, 5000, 64)]
+    assert plan(works, HYBRID, True) == (Piece(1, 4992, 5000),)
+
+
+def test_now_and_then_the_one_unserved_the_longest_goes_first() -> None:
+    works = [reading(0, 600, served=7), reading(1, 5000, served=3)]
+    assert plan(works, HYBRID, True, fair=True) == (Piece(1, 0, 512),)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.booleans()), min_size=1, max_size=6), st.booleans(), st.booleans())
@@ -103,9 +108,13 @@ def test_every_plan_progresses_within_the_batch(shapes: list[tuple[int, bool]], 
 
 
 def test_the_bound_beside_decodes_is_whole_grid_steps_and_at_least_one() -> None:
-    assert beside_limit(10.0, 1000.0, 512, 64) == 64
-    assert beside_limit(100.0, 1000.0, 512, 64) == 64
-    assert beside_limit(0.5, 1000.0, 512, 64) == 512
+    assert beside_limit(10.0, 0.0, 1000.0, 512, 64) == 64
+    assert beside_limit(100.0, 0.0, 1000.0, 512, 64) == 64
+    assert beside_limit(0.5, 0.0, 1000.0, 512, 64) == 512
+
+
+def test_slow_decodes_get_longer_gaps_so_that_reading_does_not_suffer() -> None:
+    assert beside_limit(10.0, 100.0, 1000.0, 512, 64) == 320
 
 
 def test_a_session_with_running_turns_waits_behind_others() -> None:
