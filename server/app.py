@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 
-from server import cache_api, errors, keeper_local, llama_compat, metrics, openai
+from server import anthropic, cache_api, errors, keeper_local, llama_compat, metrics, openai
 from server.guard import AnswerCount, BodyLimit, KeyGuard
 from server.runtime import Runtime
 
@@ -48,7 +48,7 @@ def create_app(runtime: Runtime) -> FastAPI:
     errors.install(app)
     if settings.keeper is not None:
         keeper_local.install(app, runtime)  # before openai, whose chat route it takes the place of
-    for module in (openai, llama_compat, cache_api, metrics):
+    for module in (openai, anthropic, llama_compat, cache_api, metrics):
         app.include_router(module.router)
     app.add_middleware(BodyLimit, limit=settings.max_body)
     app.add_middleware(KeyGuard, key=settings.api_key)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from engine.errors import BadRequest, Cancelled, EngineError, EngineStopped, QueueFull
@@ -144,6 +145,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation(request: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(request, from_validation(error.errors()))
+
+    @app.exception_handler(ValidationError)
+    async def inner(request: Request, error: ValidationError) -> JSONResponse:
+        """A body that was fine for its own API and is not for the one it is put into."""
         return answer(request, from_validation(error.errors()))
 
     @app.exception_handler(HTTPException)

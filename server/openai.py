@@ -18,7 +18,7 @@ from server.turn import Said, Step, Turn, ends, steps, whole
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post("/v1/chat/completions", response_model=None)
+@router.post("/v1/chat/completions", response_model=None, responses=sse.STREAMED)
 async def chat(body: ChatRequest, request: Request) -> Response:
     """An answer to a conversation, whole or as server-sent events."""
     runtime = runtime_of(request)
@@ -29,7 +29,7 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     return JSONResponse(chat_body(turn, said))
 
 
-@router.post("/v1/completions", response_model=None)
+@router.post("/v1/completions", response_model=None, responses=sse.STREAMED)
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Text that continues one prompt or several, whole or as server-sent events."""
     runtime = runtime_of(request)

@@ -7,6 +7,7 @@ from engine.chat import Rendered
 from engine.errors import BadRequest
 from engine.request import Anchor, Exact, Resume
 from engine.transcript import Reading
+from engine.volatile import steady_messages
 from server.offsets import Offsets, offsets
 from server.report import Place
 from server.runtime import Runtime
@@ -43,7 +44,8 @@ def render(runtime: Runtime, body: ChatTemplateFields, *, forced: bool = False) 
     continues = bool(variables.pop("continue_final_message", body.continues()))
     generates = bool(variables.pop("add_generation_prompt", body.add_generation_prompt is not False))
     flags = {"add_generation_prompt": generates, "continue_final_message": continues}
-    return runtime.template.render(body.raw_messages(), body.raw_tools(), **flags, **variables)
+    messages = steady_messages(body.raw_messages()) if runtime.settings.steady_headers else body.raw_messages()
+    return runtime.template.render(messages, body.raw_tools(), **flags, **variables)
 
 
 def template_variables(body: ChatTemplateFields, forced: bool) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def shape_of(body: ChatRequest, dialect: Dialect) -> Shape:
     if tools is None:
         return text_shape(body, body.response_format)
     form = dialect if dialect is Dialect.XML else Dialect.HERMES
-    return Shape(tool_grammar(tools, form, several=body.parallel_tool_calls is not False))
+    several = body.parallel_tool_calls is not False and not isinstance(body.tool_choice, NamedTool)
+    return Shape(tool_grammar(tools, form, several=several))
 
 
 def text_shape(body: Generation, format: ResponseFormat | None) -> Shape:

@@ -12,6 +12,11 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from server.errors import ApiError, from_engine
 
 PING_SECONDS = 5.0
+EVENT = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}, "event": {"type": "string"}}}
+# What a route that can stream says of its answers in OpenAPI.
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The answer, or its events", "content": {"text/event-stream": {"schema": EVENT}}}
+}
 T = TypeVar("T")
 # Legal inside JSON strings, but line ends to clients that split with str.splitlines.
 LINE_ENDS = {ord(c): f"\\u{ord(c):04x}" for c in "\u0085\u2028\u2029"}

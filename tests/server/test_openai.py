@@ -240,6 +240,17 @@ def test_a_session_is_named_by_key_or_header() -> None:
         assert {one["name"] for one in client.get("/cache").json()["sessions"]} >= {"from-header"}
 
 
+@pytest.mark.parametrize(("steady", "known"), [(True, True), (False, False)])
+def test_a_hash_that_changes_with_every_request_costs_nothing_where_headers_are_steadied(steady: bool, known: bool) -> None:
+    def asked(cch: str) -> list[dict[str, Any]]:
+        return [{"role": "system", "content": f"cc; cch={cch};\n" + "x" * 300}, *HI]
+
+    with serving(script=Answers("ok"), steady_headers=steady) as client:
+        chat(client, asked("1a2b3"))
+        usage = chat(client, asked("9f8e7"))["usage"]
+        assert (usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] <= 64) is known
+
+
 def test_ignore_eos_goes_on_to_the_limit() -> None:
     with serving(script=Answers("a")) as client:
         assert chat(client, ignore_eos=True, max_tokens=5)["usage"]["completion_tokens"] == 5
