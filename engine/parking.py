@@ -64,7 +64,7 @@ class Parker:
         started = self._clock()
         try:
             act()
-        except (EngineError, CacheError, MemoryError):
+        except (EngineError, CacheError, OSError, MemoryError):
             self.failures += 1
             _log.exception("state could not be parked; serving goes on without it")
         self.seconds += self._clock() - started

@@ -103,7 +103,10 @@ class Placer:
 
     def _stored(self, prompt: list[int], match: Match) -> tuple[int, bool]:
         """Leading tokens of the prompt that lie in stored blocks, whole or in part, and whether those go on otherwise."""
-        whole = sum(1 for _ in takewhile(self._store.has_block, match.ids))
+        whole = len(match.blocks)
+        whole += sum(
+            1 for _ in takewhile(self._store.has_block, match.ids[whole:])
+        )  # more where only canonical ones were asked for
         at = whole * self._slots.grid
         if at == 0:
             return 0, False

@@ -78,6 +78,7 @@ class Restorer:
         for block in restoration.blocks:
             self._context.load_block(restoration.slot.index, block.start, block.end, block.payload)
             self._slots.adopt(restoration.slot, block.tokens, canonical=block.canonical)
+            del block  # so that its buffer may serve the next one
             if self._clock() - started > seconds:
                 restoration.seconds += self._clock() - started
                 return False

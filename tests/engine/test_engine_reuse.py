@@ -300,3 +300,64 @@ def test_a_difference_is_found_in_parked_blocks_too() -> None:
     desk.ask(text(300, 5))
     resume = desk.ask([*prompt[:900], *text(300, 2)]).done.resume
     assert (resume.source, resume.common, resume.diverged) == (Source.RAM, 900, True)
+
+
+@pytest.mark.parametrize("exact", BOTH)
+def test_a_tail_that_is_tokenized_differently_costs_itself_alone(exact: Exact) -> None:
+    desk, prompt = Desk(), text(2000)
+    said = desk.ask(prompt, 30, exact=exact).tokens
+    desk.ask(text(300, 5))
+    again = desk.ask([*prompt, *said[:-3], 1, 2, 3], exact=exact)
+    assert again.reread <= 30 + 64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twenty_rollbacks_to_one_point_give_the_same_answer_each_time(kind: StateKind) -> None:
+    desk, prompt = Desk(kind, exact=False), text(700)
+    first = desk.ask(prompt, 200, exact=Exact.STRICT)
+    for _ in range(20):
+        assert desk.ask(prompt, 200, exact=Exact.STRICT).tokens == first.tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slot_that_is_used_again_holds_nothing_of_the_one_before(kind: StateKind) -> None:
+    desk = Desk(kind, exact=False, ram=0)
+    desk.ask(text(1500), 100)
+    assert desk.ask(text(300, 2), 50).tokens == Desk(kind, exact=False).ask(text(300, 2), 50).tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_prompt_that_shares_80_percent_is_answered_as_if_it_were_the_first(kind: StateKind) -> None:
+    desk, prompt = Desk(kind, exact=False), text(1000)
+    desk.ask(prompt, exact=Exact.STRICT)
+    second = [*prompt[:800], *text(200, 2)]
+    mine = desk.ask(second, 20, exact=Exact.STRICT)
+    assert mine.tokens == Desk(kind, exact=False).ask(second, 20, exact=Exact.STRICT).tokens
+    assert mine.reread <= 200 + SLACK
+
+
+def test_a_conversation_pins_one_checkpoint_of_a_kind_however_long_it_grows() -> None:
+    desk, messages = Desk(), [message("system", 300, 1)]
+    for turn in range(6):
+        messages = [*messages, message("user", 150, 10 + turn)]
+        say(desk, messages)
+        messages = [*messages, message("assistant", 100, 50 + turn)]
+    assert sum(entry.pinned for entry in desk.store.entries()) == 1
+
+
+def test_the_interval_follows_the_budget_and_is_fine_where_there_is_room() -> None:
+    assert Desk().core.placer.interval == 256
+    assert Desk(ram=20_000).core.placer.interval > 512
+    assert Desk(StateKind.ATTENTION).core.placer.interval == 0
+    assert Desk(config=EngineConfig(checkpoint_interval=192)).core.placer.interval == 192
+
+
+def test_counters_agree_with_what_the_context_decoded() -> None:
+    desk, prompt = Desk(), text(1000)
+    served = [desk.ask(prompt), desk.ask(prompt), desk.ask(text(300, 2)), desk.ask(prompt)]
+    counters = desk.core.counters
+    assert counters.read_tokens == sum(one.reread for one in served)
+    assert counters.prompt_tokens == 1000 * 3 + 300
+    cached = counters.cached_live + counters.cached_ram + counters.cached_disk
+    assert cached + counters.read_tokens == counters.prompt_tokens
+    assert desk.decoded() == counters.read_tokens + counters.generated_tokens - len(served)
