@@ -28,13 +28,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request: the first `prompt` of `tokens` were asked, the rest was answered. `source`, `position` and `reread` are what
-    the server said of it."""
+    """One request: the first `prompt` of `tokens` were asked, the rest was answered, the first `resident` were in the slot at
+    the end. `source`, `position` and `reread` are what the server said of it."""
 
     time: float
     session: str | None
     tokens: tuple[int, ...]
     prompt: int
+    resident: int
     anchors: tuple[Mark, ...]
     exact: str
     limit: int
@@ -80,6 +81,7 @@ def _parse(record: dict[str, Any], before: tuple[int, ...] | None) -> Started | 
         record["session"],
         tokens,
         prompt,
+        int(record["resident"]),
         anchors,
         record["exact"],
         int(record["limit"]),

@@ -11,7 +11,7 @@ from kvcache.placement import PlacementFacts, positions
 from kvcache.simulate import Known, Outcome, Turn
 from kvcache.thinning import chances
 from kvcache.tree import Held, Tree
-from kvcache.watch import Watch
+from kvcache.watch import Ids, Watch
 
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
 ROOT = b"root"
@@ -62,51 +62,49 @@ class Budgeted:
 
     def turn(self, turn: Turn) -> Outcome:
         """Serves one request and parks what is new of it. `rollback` is not followed here: None."""
-        grid, ids = self.budget.grid, [_key(id) for id in turn.ids]
-        known = self._known(turn.ids)
-        stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, ids[i]) is None)
-        resumed = self._resume(ids[: min(stored, (turn.length - 1) // grid)], turn.time)
-        curve = self._watch.note(turn.ids, turn.length, turn.marks) if self._learns else None
+        grid, ids = self.budget.grid, turn.ids
+        known = self._known(ids)
+        stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, _key(ids[i])) is None)
+        resumed = self._resume(ids, min(stored, (turn.length - 1) // grid), turn.time)
+        curve = self._watch.note(ids, turn.length, turn.marks) if self._learns else None
         self._park_blocks(ids, stored, turn.time)
-        self._park_checkpoints(ids, self._placed(turn, ids, resumed, curve), turn.time)
+        self._park_checkpoints(ids, self._placed(turn, resumed, curve), turn.time)
         if curve is not None:
             self._tell_chances(ids, curve)
         return Outcome(turn.length, known * grid, resumed * grid, None)
 
-    def _resume(self, ids: list[bytes], now: float) -> int:
-        found = self._tree.deepest_checkpoint(ids[-1]) if ids else None
+    def _resume(self, ids: Ids, usable: int, now: float) -> int:
+        """Steps of the deepest checkpoint within `usable`; a load touches the end of a chain alone, as the tier does."""
+        found = self._tree.deepest_checkpoint(_key(ids[usable - 1])) if usable else None
         node = self._tree.node(found) if found is not None else None
         if node is None:
             return 0
-        resumed = node.position // self.budget.grid
         self._tree.touch(CHECKPOINT, node.id, now)
-        for id in ids[:resumed]:
-            self._tree.touch(BLOCK, id, now)
-        return resumed
+        self._tree.touch(BLOCK, node.id, now)
+        return node.position // self.budget.grid
 
-    def _placed(self, turn: Turn, ids: list[bytes], resumed: int, curve: Curve | None) -> list[int]:
-        grid = self.budget.grid
-        kept = tuple((i + 1) * grid for i in self._checkpoints(ids)) if curve is not None else ()
+    def _placed(self, turn: Turn, resumed: int, curve: Curve | None) -> list[int]:
+        grid, interval = self.budget.grid, self.budget.interval
+        kept = tuple(step * grid for step, _ in self._checkpoints(turn.ids)) if curve is not None else ()
         marks = tuple((position, kind, False) for kind, position in turn.marks)
-        interval = self.budget.interval
         facts = PlacementFacts(turn.length, resumed * grid, grid, interval, marks, (), curve, kept, LEARNED)
         return [position // grid for position in positions(self.budget.placement, facts)]
 
-    def _park_blocks(self, ids: list[bytes], stored: int, now: float) -> None:
-        nbytes = self.budget.sizes.token * self.budget.grid
+    def _park_blocks(self, ids: Ids, stored: int, now: float) -> None:
+        grid, nbytes = self.budget.grid, self.budget.sizes.token * self.budget.grid
+        parent = _key(ids[stored - 1]) if stored else ROOT
+        anchor = self._tree.deepest_checkpoint(parent)
         for index in range(stored, len(ids)):
-            parent = ids[index - 1] if index else ROOT
-            anchor = self._tree.deepest_checkpoint(parent)
             spared = [(BLOCK, parent), *([(CHECKPOINT, anchor)] if anchor is not None else [])]
             if not self._room(nbytes, spared):
                 return
-            self._tree.add_block(
-                ids[index], parent, index * self.budget.grid, (index + 1) * self.budget.grid, Held(nbytes, True, now)
-            )
+            id = _key(ids[index])
+            self._tree.add_block(id, parent, index * grid, (index + 1) * grid, Held(nbytes, True, now))
+            parent = id
 
-    def _park_checkpoints(self, ids: list[bytes], steps: list[int], now: float) -> None:
+    def _park_checkpoints(self, ids: Ids, steps: list[int], now: float) -> None:
         for step in steps:
-            id = ids[step - 1]
+            id = _key(ids[step - 1])
             absent = self._tree.get(CHECKPOINT, id) is None and self._tree.get(BLOCK, id) is not None
             if absent and self._room(self.budget.sizes.checkpoint, [(BLOCK, id)]):
                 self._tree.add_checkpoint(id, step * self.budget.grid, Held(self.budget.sizes.checkpoint, True, now))
@@ -114,20 +112,30 @@ class Budgeted:
     def _room(self, nbytes: int, spared: list[tuple[EntryKind, bytes]]) -> bool:
         if nbytes > self.budget.nbytes:
             return False
-        self._tree.make_room(nbytes, self.budget.nbytes, spared)
+        if self._tree.used + nbytes > self.budget.nbytes:
+            self._tree.make_room(nbytes, self.budget.nbytes, spared)
         return self._tree.used + nbytes <= self.budget.nbytes
 
-    def _checkpoints(self, ids: list[bytes]) -> list[int]:
-        return [index for index, id in enumerate(ids) if self._tree.get(CHECKPOINT, id) is not None]
+    def _checkpoints(self, ids: Ids) -> list[tuple[int, bytes]]:
+        """(steps, id) of the checkpoints held on a chain, ascending."""
+        found: list[tuple[int, bytes]] = []
+        stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, _key(ids[i])) is None)
+        at = self._tree.deepest_checkpoint(_key(ids[stored - 1])) if stored else None
+        while at is not None:
+            node = self._tree.node(at)
+            assert node is not None
+            found.append((node.position // self.budget.grid, at))
+            at = self._tree.deepest_checkpoint(node.parent) if node.parent is not None else None
+        return found[::-1]
 
-    def _tell_chances(self, ids: list[bytes], curve: Curve) -> None:
+    def _tell_chances(self, ids: Ids, curve: Curve) -> None:
         """What the Store does after a turn: its checkpoints learn how likely the next prompt resumes at each."""
         held = self._checkpoints(ids)
-        for index, chance in zip(held, chances(curve, [index + 1 for index in held]), strict=True):
-            entry = self._tree.get(CHECKPOINT, ids[index])
+        for (_, id), chance in zip(held, chances(curve, [step for step, _ in held]), strict=True):
+            entry = self._tree.get(CHECKPOINT, id)
             if entry is not None:
                 entry.chance = chance
-                self._tree.change(CHECKPOINT, ids[index])
+                self._tree.change(CHECKPOINT, id)
 
 
 def _key(id: Hashable) -> bytes:

@@ -17,7 +17,7 @@ SPREAD = 64
 def chances(curve: Curve, positions: Sequence[int]) -> list[float]:
     """For each of the ascending positions: the probability that a return resumes exactly there, not at a deeper one."""
     below = np.concatenate([[0.0], np.cumsum(curve)])
-    ends = [*positions[1:], len(curve)]
+    ends = [*positions[1:], len(curve)][: len(positions)]
     return [float(below[end] - below[start]) for start, end in zip(positions, ends, strict=True)]
 
 

@@ -4,9 +4,10 @@ The first line, and one more at every later start, is a header:
     {"kvalet_recording": 1, "grid", "interval", "placement", "slots", "kind", "ctx", "hidden", "time"}
 Each request that ended well is:
     {"t": seconds since the header, "session": text or null, "keep": k, "tail": [...], "prompt": n,
-     "anchors": [[position, kind, pinned], ...], "exact": "append" | "strict", "limit": most tokens to generate, -1 for no bound,
+     "resident": r, "anchors": [[position, kind, pinned], ...], "exact": "append" | "strict", "limit": most tokens to generate,
      "resume": {"source", "position", "restored", "reread"}}
-Its tokens (prompt and answer) are the first k of the request before it and then `tail`; the first n of them are the prompt.
+Its tokens (prompt and answer) are the first k of the request before it and then `tail`; the first n of them are the prompt, the
+first r were in the slot at the end (the token that was sampled last is not read). A limit of -1 is what the context leaves.
 
 With --record-hashes a token is replaced by a keyed hash over it and the one before, so that equal prefixes stay equal and nothing
 else can be told. The key lies in FILE.key, readable by its owner alone; deleting it makes the recording irreversible.
@@ -25,7 +26,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.context import Context, Samplers, Tokenizer
 from engine.engine import Engine
-from engine.request import Done, Event, Request
+from engine.request import Done, Event, Finish, Request
 from engine.slots import common_prefix
 from engine.turn import Sink
 from kvcache.store import Store
@@ -72,6 +73,7 @@ class Recorder:
                     "keep": keep,
                     "tail": tail,
                     "prompt": len(request.tokens),
+                    "resident": len(plain) - _unread(done),
                     "anchors": [[a.position, a.kind.value, a.pinned] for a in request.anchors],
                     "exact": request.exact.value,
                     "limit": request.max_tokens,
@@ -145,6 +147,12 @@ def make_engine(
     except OSError as error:
         raise ConfigError(f"--record {path}: {error.strerror or error}") from error
     return engine
+
+
+def _unread(done: Done) -> int:
+    """1 when the last token of the answer was sampled but not decoded: always, but after an end token, which is no part of it."""
+    ended = done.finish is Finish.STOP and done.stop is None
+    return 1 if done.generated and not ended else 0
 
 
 def _key(path: Path) -> bytes:

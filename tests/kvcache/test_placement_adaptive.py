@@ -92,6 +92,7 @@ def test_greedy_thinning_stays_near_the_exact_program(curve: np.ndarray, keep: i
 def test_chances_of_kept_positions_add_up_to_what_lies_at_or_beyond_the_first(curve: np.ndarray, positions: set[int]) -> None:
     ordered = sorted(positions)
     assert sum(chances(curve, ordered)) == pytest.approx(curve[ordered[0] :].sum())
+    assert chances(curve, []) == []
 
 
 @pytest.mark.parametrize("name", sorted(THINNERS))

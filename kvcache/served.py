@@ -1,0 +1,117 @@
+"""The server itself, replayed from a recording with no model: where each request resumes and what it reads again, in tokens.
+
+It knows what the engine does with one slot and budgets that hold everything: the live slot, blocks and checkpoints on the
+grid, the placement by name, the newest checkpoint of an answer. That it agrees with the live server token for token is a
+test (tests/e2e/test_replay.py), so a recording can be replayed under another placement and believed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcache.chain import chain_ids, child_id, pack_tokens
+from kvcache.placement import Mark, PlacementFacts, positions
+
+ROOT = b"served"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: `prompt` tokens, the `resident` ones that the slot held at the end (the prompt and the decoded part of the
+    answer), anchors, and the most tokens that could have been generated."""
+
+    prompt: tuple[int, ...]
+    resident: tuple[int, ...]
+    anchors: tuple[Mark, ...]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where a request resumed, and how many tokens it read although an earlier one had decoded them."""
+
+    position: int
+    reread: int
+
+
+class Replayed:
+    """One slot over a store that drops nothing. `checkpoints`: the model needs them; where it does not, any cut is exact."""
+
+    def __init__(self, placement: str, interval: int, grid: int, *, checkpoints: bool = True, durable: bool = True) -> None:
+        self._placement, self._interval, self._grid = placement, interval, grid
+        self._needs, self._durable = checkpoints, durable
+        self._slot: tuple[int, ...] = ()
+        self._checkpoints: set[bytes] = set()
+        self._following: dict[bytes, list[tuple[int, ...]]] = {}
+        self._blocks: set[bytes] = set()
+
+    def restart(self) -> None:
+        """The server was stopped and started again: the slot is empty; the store too, unless it is durable."""
+        self._slot = ()
+        if not self._durable:
+            self._checkpoints, self._following, self._blocks = set(), {}, set()
+
+    def serve(self, request: Request) -> Served:
+        ids = chain_ids(ROOT, request.prompt, self._grid)
+        whole = bisect_left(range(len(ids)), True, key=lambda i: ids[i] not in self._blocks)
+        live = _common(self._slot, request.prompt)
+        position = self._resume(request, ids, live, whole * self._grid)
+        known = max(live, self._stored(request.prompt, ids, whole))
+        self._keep(request, position)
+        return Served(position, max(0, known - position))
+
+    def _resume(self, request: Request, ids: Sequence[bytes], live: int, stored: int) -> int:
+        """Stay where the slot is a prefix of the prompt; else the deepest checkpoint with cells or blocks before it."""
+        last = len(request.prompt) - 1
+        if live == len(self._slot) <= last and live >= stored:
+            return live
+        reach = min(max(live, stored), last)
+        if not self._needs:
+            return reach if live >= stored else reach // self._grid * self._grid
+        steps = [step for step in range(reach // self._grid, 0, -1) if ids[step - 1] in self._checkpoints]
+        deepest = steps[0] * self._grid if steps else 0
+        return live if live == len(self._slot) <= last and live >= deepest else deepest
+
+    def _stored(self, prompt: tuple[int, ...], ids: Sequence[bytes], whole: int) -> int:
+        """Leading tokens in stored blocks, the last of them perhaps in part."""
+        at = whole * self._grid
+        following = self._following.get(ids[whole - 1] if whole else ROOT, []) if whole else []
+        return at + max((_common(tokens, prompt[at : at + self._grid]) for tokens in following), default=0)
+
+    def _keep(self, request: Request, position: int) -> None:
+        grid, length, resident = self._grid, len(request.prompt), request.resident
+        wanted = self._wanted(request, position)
+        answer = range((length // grid + 1) * grid, len(resident), grid)
+        rolled = [at for at in answer if at not in wanted][-1:]
+        ends = [len(resident)] if len(resident) % grid == 0 else []
+        saved = {at for at in (*wanted, *rolled, *ends) if position < at <= len(resident)}
+        parent = ROOT
+        for start in range(0, len(resident) - grid + 1, grid):
+            tokens = resident[start : start + grid]
+            id = child_id(parent, pack_tokens(tokens))
+            if id not in self._blocks:
+                self._blocks.add(id)
+                self._following.setdefault(parent, []).append(tokens)
+            if start + grid in saved:
+                self._checkpoints.add(id)
+            parent = id
+        self._slot = resident
+
+    def _wanted(self, request: Request, position: int) -> set[int]:
+        """As the engine does: positions in the prompt, in the answer, and the prompt's end where it is on the grid."""
+        if self._interval == 0:
+            return set()
+        grid, length = self._grid, len(request.prompt)
+        prompt = PlacementFacts(length, position, grid, self._interval, request.anchors)
+        answer = PlacementFacts(length + request.limit + 1, length, grid, self._interval)
+        wanted = {at for facts in (prompt, answer) for at in positions(self._placement, facts)}
+        return wanted | {length} if length % grid == 0 else wanted
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Leading equal tokens, by halving over slices (which compare at C speed)."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
