@@ -43,12 +43,6 @@ class BufferPool:
         weakref.finalize(lease, self._give_back, base).atexit = False
         return lease.data
 
-    def warm(self, nbytes: int) -> None:
-        """Puts one touched buffer of that size aside, so that the first save does not pay for its pages."""
-        base = _fresh(nbytes)
-        base[:] = 0
-        self._give_back(base)
-
     def _reuse(self, nbytes: int) -> Buffer | None:
         with self._lock:
             same = self._idle.get(nbytes)

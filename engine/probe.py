@@ -7,6 +7,7 @@ Nothing here imports llama.cpp in the calling process: OpenMP reads its waiting 
 prepare_environment before it imports engine.llama, or is started with OMP_WAIT_POLICY=passive.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -156,7 +157,8 @@ def _remember(path: Path, key: str, verdict: Verdict) -> None:
         temporary.write_text(json.dumps({**_load(path), key: entry}, indent=1), encoding="utf-8")
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _child(model: Path) -> int:
