@@ -17,7 +17,7 @@ class Rates:
     muon: float = 0.02
     adam: float = 2e-3
     warm_up: int = 25
-    decay: int = 600
+    decay: int = 700
 
     def share(self, step: int, steps: int) -> float:
         """The share of the full rates at `step` of `steps`."""
