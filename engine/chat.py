@@ -157,14 +157,14 @@ def _text_to_continue(turns: tuple[Turn, ...]) -> str:
 
 
 def _continued(rendered: Rendered, last: Turn) -> Rendered:
-    """Cut behind the last message's own text; blanks that the template trimmed from its end come back, because what is
-    generated follows them.
+    """Cut behind the last message's own text; blanks that the template trimmed from its edges come back, because the model
+    wrote them (an answer of ours begins as it was sampled) and what is generated follows them.
     """
     span, said = rendered.spans[-1], _text_to_continue((last,))
     at = rendered.text.rfind(said.strip(), span.start, span.end)
     if at < 0:
         raise BadRequest("the model's chat template does not show the last message, so it cannot be continued", "messages")
-    text = rendered.text[:at] + said.strip() + said[len(said.rstrip()) :]
+    text = rendered.text[:at] + said
     anchors = tuple(anchor for anchor in rendered.anchors if anchor.position <= at)
     spans = (*rendered.spans[:-1], replace(span, end=len(text)))
     return replace(rendered, text=text, anchors=anchors, spans=spans, thinking=not last.content.strip(), continued=True)

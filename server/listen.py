@@ -71,7 +71,7 @@ def address(host: str, port: int) -> str:
 
 
 def server(settings: Settings, app: object) -> uvicorn.Server:
-    """uvicorn as we want it: our log, no access log (one line a request is logged by the turn), a bounded stop."""
+    """uvicorn as we want it: our log, no access log (turn.py logs a line for each answer), a bounded stop."""
     return uvicorn.Server(
         uvicorn.Config(
             app,  # type: ignore[arg-type]

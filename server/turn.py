@@ -1,5 +1,6 @@
 """One turn, shared by every API: a prompt and its choices in, deltas and reports out."""
 
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -13,6 +14,8 @@ from engine.stream import Utf8Decoder
 from engine.toolparse import OutputParser
 from server.choices import Submits, events
 from server.prompt import Prompt
+
+LOG = logging.getLogger("kvalet.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,28 @@ async def steps(engine: Submits, turn: Turn) -> AsyncGenerator[Step | None, None
                 yield None
                 continue
             choice, event = item
-            voice = voices[choice]
-            yield voice.token(choice, event) if isinstance(event, Token) else voice.end(choice, event)
+            if isinstance(event, Token):
+                yield voices[choice].token(choice, event)
+            else:
+                log_end(turn, event)
+                yield voices[choice].end(choice, event)
+
+
+def log_end(turn: Turn, done: Done) -> None:
+    """One line for each answer: what it cost, and where it resumed."""
+    resume, timings = done.resume, done.timings
+    LOG.info(
+        "%s: %d prompt tokens, %d from %s, %d read in %.0f ms; %d generated in %.0f ms (%s)",
+        turn.id[:20],
+        done.prompt_tokens,
+        resume.position,
+        resume.source.value,
+        timings.prompt_n,
+        timings.prompt_ms,
+        done.completion_tokens,
+        timings.predicted_ms,
+        done.finish.value,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,9 @@ def settle(server: Server) -> None:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL])
-def test_after_a_stop_an_identical_request_reads_at_most_512_tokens_and_says_the_same(tmp_path: Path, sig: signal.Signals) -> None:
+def test_after_a_stop_an_identical_request_reads_at_most_512_tokens_and_says_the_same(
+    tmp_path: Path, sig: signal.Signals
+) -> None:
     messages = conversation(12)
     with serving(state=tmp_path) as server:
         first = server.chat(messages, 16, exact="strict", logprobs=True, top_logprobs=3)

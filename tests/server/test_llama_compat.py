@@ -43,6 +43,12 @@ def test_a_template_is_applied_as_a_chat_request_would(client: TestClient) -> No
     assert bare == "<|im_start|>user\nhi<|im_end|>\n"
 
 
+def test_an_answer_to_continue_keeps_the_blanks_that_the_model_wrote_at_its_edges(client: TestClient) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": " Once \n"}]
+    prompt = client.post("/apply-template", json={"messages": messages}).json()["prompt"]
+    assert prompt.endswith("</think>\n\n Once \n")
+
+
 @pytest.mark.parametrize(
     ("fields", "ending"),
     [
