@@ -13,6 +13,7 @@ from keeper.config import KeeperConfig
 from keeper.errors import KeeperError
 from keeper.keeper import Keeper
 from keeper.message import History
+from keeper.model import Complete, CountTokens
 from keeper.noting import MARK
 from keeper.past import Past
 from keeper.turn import Turn
@@ -83,7 +84,8 @@ async def run(settings: Settings, strategy: str, seed: int) -> Outcome:
         keeper = Keeper(settings.keeper(strategy), model.complete, model.count_tokens)
         try:
             started = time.monotonic()
-            await _Conversation(keeper, model, outcome).hold(_events(seed, settings.tokens, model))
+            events = _events(seed, settings.tokens, model)
+            await converse(keeper, model.complete, model.count_tokens, events, outcome)
             outcome.seconds = time.monotonic() - started
             outcome.counters = dict(keeper.counters)
         finally:
@@ -99,11 +101,18 @@ def _events(seed: int, tokens: int, model: LocalModel) -> list[Event]:
     return LedgerStream(seed).events(tokens, size)
 
 
+async def converse(
+    keeper: Keeper, complete: Complete, count_tokens: CountTokens, events: Sequence[Event], outcome: Outcome
+) -> None:
+    """Tells and asks all `events` through the keeper; answers, failures and the audit of the notes go into `outcome`."""
+    await _Conversation(keeper, complete, count_tokens, outcome).hold(events)
+
+
 class _Conversation:
     """The agent: it sends its whole history every time and manages nothing."""
 
-    def __init__(self, keeper: Keeper, model: LocalModel, outcome: Outcome) -> None:
-        self._keeper, self._model, self._outcome = keeper, model, outcome
+    def __init__(self, keeper: Keeper, complete: Complete, count_tokens: CountTokens, outcome: Outcome) -> None:
+        self._keeper, self._complete, self._count, self._outcome = keeper, complete, count_tokens, outcome
         self._history: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
         self._told: list[Event | None] = [None]  # beside each message of the history, the event it tells
 
@@ -124,7 +133,7 @@ class _Conversation:
             turn = await self._keeper.prepare(self._body())
             self._audit(turn)
             while not turn.finished:
-                turn.take(await self._model.complete(turn.body))
+                turn.take(await self._complete(turn.body))
             said = turn.reply.message.text
         except KeeperError:
             self._outcome.failed += 1
@@ -138,7 +147,7 @@ class _Conversation:
 
     def _audit(self, turn: Turn) -> None:
         """Notes that were just saved, against what the noted messages told."""
-        view = self._model.count_tokens(turn.body["messages"], turn.body.get("tools") or ())
+        view = self._count(turn.body["messages"], turn.body.get("tools") or ())
         self._outcome.largest_view = max(self._outcome.largest_view, view)
         if not turn.view.cut:
             return
