@@ -51,6 +51,7 @@ _TYPES = {
     "q4_0": C.GGML_TYPE_Q4_0,
     "iq4_nl": C.GGML_TYPE_IQ4_NL,
 }
+_MOST_CELLS = 1 << 26  # a cell takes about 60 bytes of bookkeeping alone: a slip of the pen must not eat the machine
 _IDLE_CHECKPOINTS, _IDLE_BLOCKS = 2, 16  # buffers the pool may keep idle
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
@@ -59,6 +60,8 @@ class LlamaContext:
     """See engine.context.Context. One lock guards every call, so that a restore may run on another thread than the decode."""
 
     def __init__(self, model: Model, config: ContextConfig) -> None:
+        """Raises ModelError for settings that llama.cpp would refuse, round silently, or not have the memory for."""
+        _check(config)
         self.model = model
         self.config = config
         self._lock = threading.RLock()
@@ -318,6 +321,13 @@ class LlamaContext:
     def _refusal(self, slot: int, why: str) -> StateRefused:
         self._rules.broken(slot)
         return StateRefused(f"slot {slot}: {why}")
+
+
+def _check(config: ContextConfig) -> None:
+    if config.grid < 1 or config.batch < 1 or config.batch % config.grid:
+        raise ModelError(f"a batch of {config.batch} tokens is no multiple of the grid of {config.grid}")
+    if config.slots < 1 or config.ctx < 1 or config.ctx * config.slots > _MOST_CELLS:
+        raise ModelError(f"{config.slots} slots of {config.ctx} tokens cannot be a context: 1 to {_MOST_CELLS} tokens in all")
 
 
 def _open(model: Model, config: ContextConfig) -> Any:
