@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bench.ledger.model import Shape
 from bench.ledger.texts import TEMPLATE
 
+KINDS = ("F32", "F16", "Q8_0")
 CONTROL, USER_DEFINED, NORMAL = 3, 4, 1  # llama.cpp's token types
 Weights = dict[str, NDArray[np.float32]]
 ATTENTION = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o"}

@@ -53,7 +53,7 @@ def corpus(episodes: int = 4000) -> Iterator[str]:
 
 
 def train_tokenizer(path: Path, vocabulary: int = 1280) -> Tokenizer:
-    """Trains and writes the tokenizer; the same seed gives the same file."""
+    """Trains and writes the tokenizer; the same episodes give the same file."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -66,5 +66,11 @@ def train_tokenizer(path: Path, vocabulary: int = 1280) -> Tokenizer:
         min_frequency=2,
     )
     tokenizer.train_from_iterator(corpus(), trainer)
+    path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(path))
     return tokenizer
+
+
+def load_or_train(path: Path) -> Tokenizer:
+    """The tokenizer in a file, trained first where there is none."""
+    return Tokenizer.from_file(str(path)) if path.exists() else train_tokenizer(path)

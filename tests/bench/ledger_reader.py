@@ -10,6 +10,7 @@ from keeper.model import Body, Reply, Usage
 ENTRY = re.compile(r"\b([a-z]{4}) = (\d\d) by ([A-Z][a-z]+)\b")
 RULE = re.compile(r"\b([a-z]{4}) is confidential\. When asked for its value, answer protected\.")
 ASKED = re.compile(r"(?:What is|What value does|Who set)? ?([a-z]{4})(?: now| hold now| last)?\?")
+ENDS = re.compile(r".*\?")
 CARRIED = re.compile(r'^The exchange that begins "(.*)" is in the NOTES already', re.MULTILINE)
 
 
@@ -48,11 +49,13 @@ def _answer(messages: Sequence[Mapping[str, Any]], searches: bool) -> Message:
 
 
 def _delta(messages: Sequence[Mapping[str, Any]]) -> Message:
-    """What changed since the NOTES, without the exchange that they hold already."""
-    heard = _heard(messages[:-1])
+    """What changed since the NOTES, without the exchange that they hold already and what only the archive told."""
+    heard = [str(m["content"]) for m in messages[:-1] if m["role"] == "user"]
     noted = max((i for i, text in enumerate(heard) if "\nNOTES\n" in text), default=-1)
     carried = CARRIED.search(str(messages[-1]["content"]))
-    fresh = [text for text in heard[noted + 1 :] if not (carried and text.startswith(carried[1]))]
-    rules = [f"+ RULE {m.group()}" for text in fresh for m in RULE.finditer(text.split("\n\nRULES")[0])]
+    fresh = [text for text in heard[noted + 1 :] if not ENDS.fullmatch(text.split("\n")[0])]
+    if carried and fresh and fresh[0].startswith(carried[1]):
+        fresh = fresh[1:]
+    rules = [f"+ RULE {m.group()}" for text in fresh for m in RULE.finditer(text)]
     lines = {m[1]: m.group() for text in fresh for m in ENTRY.finditer(text)}
     return assistant("\n".join([*rules, *lines.values()]) or "NONE")
