@@ -77,8 +77,8 @@ def stock(setup: Setup, cache_ram_mib: int | None = None, slots_folder: Path | N
 
 
 @contextmanager
-def started(command: Sequence[str], name: str, marker: str) -> Iterator[Running]:
-    """Runs the command until its output has a line with `marker` and an http address; ends it afterwards."""
+def started(command: Sequence[str], name: str, marker: str, health: str = "/health") -> Iterator[Running]:
+    """Runs the command until its output has a line with `marker` and an http address and `health` answers; ends it afterwards."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -86,7 +86,7 @@ def started(command: Sequence[str], name: str, marker: str) -> Iterator[Running]
             process = Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, text=True, env=environment)
         try:
             url = address(process, log, name, marker)
-            wait_until_ready(url, process, name)
+            wait_until_ready(url, process, name, health)
             yield Running(name, url, process)
         finally:
             stop(process)
@@ -106,12 +106,12 @@ def address(process: "Popen[str]", log: Path, name: str, marker: str) -> str:
     raise PeerMissing(name, lines[-1] if lines else f"it ended with code {process.poll()} and said nothing")
 
 
-def wait_until_ready(url: str, process: "Popen[str]", name: str) -> None:
-    """Until /health answers 200. Raises Unreachable when it does not in time."""
+def wait_until_ready(url: str, process: "Popen[str]", name: str, health: str) -> None:
+    """Until `health` answers 200. Raises Unreachable when it does not in time."""
     limit = time.monotonic() + START_SECONDS
     while time.monotonic() < limit and process.poll() is None:
         try:
-            if httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK:
+            if httpx.get(f"{url}{health}", timeout=5).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             pass

@@ -25,7 +25,7 @@ def main() -> None:
     if asked["cache_ram_mib"] is not None:
         params.cache_ram_mib = asked["cache_ram_mib"]
     if asked["slots_folder"]:
-        params.slot_save_path = asked["slots_folder"]
+        params.slot_save_path = asked["slots_folder"].rstrip("/") + "/"  # llama-server puts the file name right behind it
     server = xllamacpp.Server(params)
     print(json.dumps({"url": server.listening_address}), flush=True)  # noqa: T201
     sys.stdin.read()
