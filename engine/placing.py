@@ -22,6 +22,7 @@ from kvcache.store import Store
 _log = logging.getLogger(__name__)
 _NOTHING = Match((), (), ())
 _ATTEMPTS = 16  # plans that may fail (entries dropped meanwhile, damaged, refused) before the prompt is read cold
+_PARK_EVERY = 2048  # tokens between parkings of a long prompt on a model that needs no checkpoints, rounded up to the grid
 
 
 class Placer:
@@ -176,6 +177,9 @@ class Placer:
         """Where the rest of the prompt, and what will be generated, is worth a checkpoint."""
         grid, length = self._slots.grid, len(turn.sequence)
         if self.interval == 0:
+            if self._store.enabled and self._config.reuse:  # no checkpoints, but blocks go out every so often
+                step = -(-_PARK_EVERY // grid) * grid
+                turn.stops = tuple(range((start // step + 1) * step, length + turn.limit, step))
             return
         anchors = tuple((a.position, a.kind.value, a.pinned) for a in turn.request.anchors)
         prompt = PlacementFacts(length, start, grid, self.interval, anchors)
