@@ -142,7 +142,7 @@ def _oldest(rows: Iterable[Row], keep_bytes: int) -> tuple[RowKey, ...]:
 def _read_all(
     folder: Folder, rows: dict[RowKey, Row], fix: bool, progress: Progress | None
 ) -> tuple[list[Problem], dict[RowKey, Header]]:
-    buffers, done, total = Buffers(spare=2), 0, sum(row.bytes for row in rows.values())
+    buffers, done, total = Buffers(spare=8 << 20), 0, sum(row.bytes for row in rows.values())
     problems: list[Problem] = []
     headers: dict[RowKey, Header] = {}
     for found in _all_files(folder):

@@ -28,7 +28,7 @@ class CacheConfig:
     park_min_tokens: int = 256
     transit_bytes: int = 256 * MIB
     write_bytes_per_day: int = 200 * GIB
-    readers: int = 2
+    readers: int = 4
 
     def __post_init__(self) -> None:
         """Raises BadCacheConfig, so that no Store has to doubt its settings."""

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import RLock
 
@@ -12,18 +13,19 @@ from kvcache.batch import BatchWriter, Outgoing
 from kvcache.chain import unpack_tokens
 from kvcache.config import CacheConfig
 from kvcache.entry import Block, Checkpoint
-from kvcache.errors import DamagedEntry, DiskTrouble, EntryGone, IndexBroken
+from kvcache.errors import CacheError, DamagedEntry, DiskTrouble, EntryGone, IndexBroken
 from kvcache.facts import EntryKind, EvictionKey
 from kvcache.folder import FIXED_BYTES, Folder
 from kvcache.format import Header
 from kvcache.index import Model, RowKey
 from kvcache.mirror import Mirror
 from kvcache.ram import Clock
-from kvcache.reading import Buffers, in_order, read_entry
+from kvcache.reading import Buffers, in_order, is_cached, read_entry
 from kvcache.tree import Held
 from kvcache.views import DiskStats, EntryView, TierStats
 
 RETRY_SECONDS = 30.0
+PIECE_BYTES = 2 << 20
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
 TROUBLE = (OSError, DiskTrouble, IndexBroken)
 log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class DiskTier:
         self._clock = clock
         self._writing = RLock()
         self._mirror = Mirror(Path(config.dir or "."), key, needs_checkpoint, lock)
-        self._buffers = Buffers(spare=config.readers + 2)
+        self._buffers = Buffers(spare=2 * PIECE_BYTES * (config.readers + 2))
         self._readers = ThreadPoolExecutor(config.readers, "kvalet-read")
         self._batches = BatchWriter(config, model.fingerprint, self._mirror, self._buffers, clock)
         self._paused_until = 0.0
@@ -93,8 +95,18 @@ class DiskTier:
         return header.checkpoint(payload)
 
     def stream(self, ids: Sequence[bytes]) -> Iterator[Block]:
-        """Blocks in order; the next ones are read and proved while the caller uses the one before. Raises as load_block."""
-        return in_order(self._readers, self.load_block, ids, self._config.readers)
+        """Blocks in order; the next ones are read and proved while the caller uses the one before. Raises as load_block.
+
+        They are read a few MiB at a time: with one task a block, handing over costs as much as reading.
+        """
+        cached = self._is_cached(ids)
+        each = max(1, PIECE_BYTES // max(1, self._block_bytes(ids)))
+        pieces = [ids[at : at + each] for at in range(0, len(ids), each)]
+        for blocks in in_order(self._readers, partial(self._load_piece, cached=cached), pieces, self._config.readers):
+            for block in blocks:
+                if isinstance(block, Exception):
+                    raise block
+                yield block
 
     @property
     def is_paused(self) -> bool:
@@ -188,10 +200,34 @@ class DiskTier:
         except TROUBLE:
             return 0
 
-    def _read(self, kind: EntryKind, id: bytes) -> tuple[Header, memoryview]:
+    def _load_piece(self, ids: Sequence[bytes], *, cached: bool) -> list[Block | Exception]:
+        """Blocks up to the first that cannot be read, whose error comes last: those before it are good."""
+        blocks: list[Block | Exception] = []
+        for id in ids:
+            try:
+                header, payload = self._read(BLOCK, id, cached=cached)
+                blocks.append(header.block(payload))
+            except CacheError as error:
+                return [*blocks, error]
+        return blocks
+
+    def _is_cached(self, ids: Sequence[bytes]) -> bool:
+        """Whether the page cache has a prefix, judged by its first and last block."""
+        files, model = self._mirror.folder.files, self._model.fingerprint
+        try:
+            return all(is_cached(files.path(BLOCK, model, id)) for id in (ids[0], ids[-1]))
+        except (OSError, IndexError):
+            return True
+
+    def _block_bytes(self, ids: Sequence[bytes]) -> int:
+        with self._mirror.lock:
+            held = self.find(BLOCK, ids[0]) if ids else None
+            return held.nbytes if held is not None else 1
+
+    def _read(self, kind: EntryKind, id: bytes, *, cached: bool | None = None) -> tuple[Header, memoryview]:
         path = self._mirror.folder.files.path(kind, self._model.fingerprint, id)
         try:
-            header, payload = read_entry(path, self._buffers)
+            header, payload = read_entry(path, self._buffers, cached=cached)
             if (header.kind, header.fingerprint, header.id) != (kind, self._model.fingerprint, id):
                 raise DamagedEntry(path.name, "it holds another entry than its name says")
         except FileNotFoundError:

@@ -81,7 +81,7 @@ class _Import:
     def __init__(self, config: CacheConfig, mirror: Mirror, total: int, progress: Progress | None) -> None:
         self._config, self._mirror, self._total, self._progress = config, mirror, total, progress
         self._writers: dict[bytes, BatchWriter] = {}
-        self._buffers = Buffers(spare=2)
+        self._buffers = Buffers(spare=8 << 20)
         self._damaged: list[str] = []
         self._entries = self._refused = 0
 

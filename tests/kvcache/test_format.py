@@ -22,7 +22,7 @@ def file_bytes(entry: Block | Checkpoint, codec: CodecId = CodecId.RAW, label: s
 def read(path: Path, data: bytes) -> tuple[Header, bytes]:
     path.unlink(missing_ok=True)  # ext4 syncs a file that is truncated and written again
     path.write_bytes(data)
-    header, payload = read_entry(path, Buffers(spare=1))
+    header, payload = read_entry(path, Buffers(spare=1 << 20))
     return header, bytes(payload)
 
 
