@@ -28,7 +28,7 @@ from kvcache.errors import CacheError
 from kvcache.store import Store
 
 _log = logging.getLogger(__name__)
-_FAIR_EVERY = 4  # batches of which one serves the prompt that has waited the longest
+_FAIR_EVERY = 4  # batches that read prompts, of which one serves the prompt that has waited the longest
 
 
 class Core:
@@ -55,7 +55,7 @@ class Core:
         self._eog = tokenizer.eog
         self._mixed = context.kind in (StateKind.ATTENTION, StateKind.WINDOW)
         self._prefilled = False  # whether the last batch read prompts
-        self._batches = 0
+        self._prefills = 0  # batches that read prompts
         self._ended: list[Slot] = []
 
     def add(self, request: Request, sink: Sink) -> None:
@@ -187,7 +187,7 @@ class Core:
             return ()
         costs, batch, grid = self.meter.costs, self._context.n_batch, self.slots.grid
         beside = beside_limit(costs.prefill, costs.decode, 1e3 * self._config.decode_gap, batch, grid)
-        return plan(works, Limits(batch, beside, grid, self._mixed), not self._prefilled, self._batches % _FAIR_EVERY == 0)
+        return plan(works, Limits(batch, beside, grid, self._mixed), not self._prefilled, self._prefills % _FAIR_EVERY == 0)
 
     def _decode(self, pieces: Sequence[Piece]) -> None:
         by_slot = {_held(turn.slot).index: turn for turn in self.running}
@@ -199,29 +199,34 @@ class Core:
         except Exception as error:
             self._decode_failed(turns, error)
             return
-        for turn, run in zip(turns, runs, strict=True):
-            self.slots.append(_held(turn.slot), run.tokens, prefill=turn.phase is Phase.READING)
-        self._account(turns, runs, 1e3 * (self._clock() - started))
+        read = sum(self._note(turn, run) for turn, run in zip(turns, runs, strict=True))
         for number, (turn, run) in enumerate(zip(turns, runs, strict=True)):
             self._after(turn, run, number)
+        self._account(read, read == sum(len(run.tokens) for run in runs), 1e3 * (self._clock() - started))
         for turn in turns:
             self._keep(turn)
 
-    def _account(self, turns: Sequence[Turn], runs: Sequence[Run], ms: float) -> None:
-        self._batches += 1
-        read = 0
-        for turn, run in zip(turns, runs, strict=True):
-            if turn.phase is Phase.READING:
-                turn.served = self._batches
-                read += len(run.tokens)
+    def _note(self, turn: Turn, run: Run) -> int:
+        """The run is in the slot now; returns how many tokens of it were prompt."""
+        reading = turn.phase is Phase.READING
+        self.slots.append(_held(turn.slot), run.tokens, prefill=reading)
+        if not reading:
+            return 0
+        turn.served = self._prefills + 1
+        return len(run.tokens)
+
+    def _account(self, read: int, alone: bool, ms: float) -> None:
+        """A batch of `read` prompt tokens, `alone` or beside decodes, took `ms` until its draws were made (only they wait for a
+        GPU to finish)."""
         self._prefilled = read > 0
+        self._prefills += read > 0
         self.counters.read_tokens += read
-        if not read:
+        if read:
+            self.counters.read_ms += ms
+        else:
             self.counters.decode_ms += ms
             self.meter.decoded(ms)
-            return
-        self.counters.read_ms += ms
-        if read == sum(len(run.tokens) for run in runs):
+        if read and alone:
             self.meter.read(read, ms)
 
     def _decode_failed(self, turns: Sequence[Turn], error: Exception) -> None:

@@ -237,6 +237,17 @@ def test_running_turns_get_a_token_between_any_two_batches_of_a_long_prefill() -
     assert max(length for batch in batches for _, length in batch) <= 128
 
 
+def test_a_long_prompt_is_not_kept_out_by_short_ones_while_others_decode() -> None:
+    desk = Desk(slots=3)
+    desk.submit(text(100), 4000)
+    long = desk.submit(text(6000, 2), 5)
+    for seed in range(10, 80):
+        desk.submit(text(500, seed), 1)
+    while not long.tokens:
+        desk.core.step()
+    assert len(desk.core.waiting) > 5
+
+
 # the thread
 
 
