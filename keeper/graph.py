@@ -9,9 +9,10 @@ preceding step 1. One relation is ours: `RECALL`, a step that reuses a token who
 weighs 0, so the critical chain stays exactly the paper's (such an edge can never beat the thread of steps), and it
 counts as near for distances.
 
-Read leniently, never raised about: an orphan result (no earlier call with its id) hangs on the round in which it stands;
-a reused id belongs to the newest earlier call of that id; a result before its call is an orphan; a history without any
-assistant message has no frontier, no chain, and protects nothing.
+Read leniently, never raised about: an orphan result (no earlier call with its id) hangs on the round in which it stands,
+and behind the frontier nothing reaches it, so that it is no evidence; a reused id belongs to the newest earlier call of
+that id; a result before its call is an orphan; a history without any assistant message has no frontier, no chain, and
+protects nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -234,7 +234,7 @@ def _body(candidates: Mapping[int, Candidate], excerpts: Mapping[int, Excerpt], 
     """RULED OUT by distance, then ESTABLISHED in the order of a depth-first walk of the tree."""
     lines = {position: f"{candidates[position].label}{excerpt.text}\n" for position, excerpt in excerpts.items()}
     ruled_out = [position for position in lines if candidates[position].section == headings.ruled_out]
-    established = sorted(lines.keys() - set(ruled_out), key=tree.walk_key)
+    established = sorted((position for position in lines if position not in ruled_out), key=tree.walk_key)
     parts = [headings.ruled_out, *(lines[i] for i in ruled_out)] if ruled_out else []
     parts += [headings.established, *(lines[i] for i in established)] if established else []
     return "".join(parts)

@@ -156,6 +156,13 @@ def test_a_note_that_is_a_distillation_is_evidence() -> None:
     assert "- note 0: Findings:" in unfold(build(messages), 1000).text
 
 
+def test_an_orphan_is_evidence_where_a_step_followed_it_and_not_behind_the_frontier() -> None:
+    messages = [result("lost", "ORPHAN-0001"), said("assistant", "ORPHAN-0001 it is"), result("late", "ORPHAN-0002")]
+    text = unfold(build(messages), 1_000).text
+    assert "- r1 (its call is not in the history): ORPHAN-0001" in text
+    assert "ORPHAN-0002" not in text
+
+
 def test_the_same_call_that_failed_twice_is_ruled_out_once() -> None:
     messages = [
         reading("a", "x.md"),
