@@ -253,6 +253,7 @@ class FakeContext:
 
     def close(self) -> None:
         self._slots = []
+        self._rules.closed()
 
     def _shorten(self, slot: int, position: int) -> None:
         state = self._slots[slot]

@@ -287,6 +287,7 @@ class LlamaContext:
             if self._handle:
                 C.llama_free(self._handle)
                 self._handle = None
+                self._rules.closed()
 
     @property
     def _trailer(self) -> memoryview:

@@ -121,6 +121,10 @@ class SlotRules:
     def cleared(self, slot: int) -> None:
         self._set(slot, 0, True)
 
+    def closed(self) -> None:
+        """The context is gone: whatever is asked of it from now on is refused, where llama.cpp would follow a null pointer."""
+        self._slots, self._outputs = [], ()
+
     def all_empty(self) -> bool:
         return all(state.length == 0 for state in self._slots)
 

@@ -1,6 +1,7 @@
 """The contract of engine.context: what is refused, what a refusal leaves unharmed, and what payloads are."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from engine.errors import ContextMisuse, DecodeFailed, StateRefused
 from engine.fake import FakeContext
 from tests.engine.conftest import BIT_EXACT, FAKES, Subject, random_words, subjects
 from tests.engine.states import State, assert_same, cold, generate, parked, read
+
+if TYPE_CHECKING:
+    from engine.llama import LlamaContext
 
 every = pytest.mark.parametrize("subject", subjects(*FAKES, *BIT_EXACT), indirect=True)
 with_checkpoints = pytest.mark.parametrize(
@@ -97,6 +101,25 @@ def test_a_hybrid_is_never_cut_without_a_checkpoint(subject: Subject) -> None:
     assert context.cut(0, 130)
     assert context.length(0) == 130 and context.ready(0)
     assert generate(context, 6, first) == want
+
+
+@every
+def test_a_closed_context_refuses_everything(subject: Subject) -> None:
+    context = subject.make()
+    read(context, subject.words(70))
+    context.close()
+    context.close()
+    for ask in (
+        lambda: context.decode([Run(0, 70, (5,), True)]),
+        lambda: context.logits(0),
+        lambda: context.save_block(0, 0, 64),
+        lambda: context.load_block(0, 70, 134, b""),
+        lambda: context.cut(0, 0),
+        lambda: context.trim(0, 0),
+        lambda: context.clear(0),
+    ):
+        with pytest.raises(ContextMisuse):
+            ask()
 
 
 @every
@@ -235,6 +258,23 @@ def test_checkpoints_serve_divergences_just_before_at_and_after_them(subject: Su
         context.clear(0)
         state.restore(context, position)
         assert_same(subject, context, read(context, edited, position), want, tokens)
+
+
+@pytest.mark.model
+def test_a_batch_that_llama_cpp_does_not_read_leaves_a_slot_that_must_be_cleared(
+    make_real: Callable[..., "LlamaContext"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import llama
+
+    context, prompt = make_real("tiny"), random_words(100)
+    want = cold(context, prompt)
+    with monkeypatch.context() as patch, pytest.raises(DecodeFailed, match="no room"):
+        patch.setattr(llama.C, "llama_decode", lambda *_: 1)
+        context.decode([Run(0, 100, (5,), True)])
+    assert not context.ready(0)
+    with pytest.raises(ContextMisuse):
+        context.logits(0)
+    np.testing.assert_array_equal(cold(context, prompt), want)
 
 
 def test_the_fake_fails_where_it_is_told_to_and_only_then() -> None:
