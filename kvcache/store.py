@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from threading import RLock
@@ -186,6 +186,12 @@ class Store:
     def pin(self, id: bytes) -> bool:
         """Evicts this checkpoint (and so the blocks under it) only after everything unpinned; False when not stored."""
         return self._set_pin(id, True)
+
+    def judge(self, worths: Mapping[bytes, float]) -> None:
+        """Tells the RAM tier which checkpoints of a conversation that is here just now can be spared (EvictionFacts.chance)."""
+        with self._lock:
+            for id, worth in worths.items():
+                self._ram.tree.judge(id, worth, self._clock())
 
     def unpin(self, id: bytes) -> bool:
         """Takes a pin back; False when the checkpoint is not stored."""

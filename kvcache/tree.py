@@ -21,7 +21,7 @@ class Held:
     pinned: bool = False
     dirty: bool = False
     uses: int = 0
-    chance: float = 1.0  # expected later requests that resume here (EvictionFacts)
+    chance: float = 1.0  # below 1: its conversation can spare it (EvictionFacts)
     order: Order | None = None  # the order under which it waits in the heap; None: not a candidate
 
 
@@ -129,6 +129,13 @@ class Tree:
         held.dirty = held.dirty if dirty is None else dirty
         self._offer(kind, node)
         return True
+
+    def judge(self, id: bytes, chance: float, now: float) -> None:
+        """A checkpoint's conversation was here just now and can, or cannot, spare it (EvictionFacts.chance)."""
+        held = self.get(EntryKind.CHECKPOINT, id)
+        if held is not None:
+            held.chance, held.last_used = chance, max(held.last_used, now)
+            self._offer(EntryKind.CHECKPOINT, self._nodes[id])
 
     def make_room(self, need: int, budget: int, keep: Iterable[Key] = ()) -> tuple[Key, ...]:
         """Drops entries, smallest order first, until `need` more bytes fit into `budget`; names what it dropped.
