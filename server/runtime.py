@@ -69,7 +69,7 @@ class Runtime:
         """The name of the model a request asks for; none given is ours. Raises ApiError 404 for another."""
         if not model:
             return self.card.id
-        if model not in self.names:
+        if model not in (*self.names, ANY_MODEL):
             served = ", ".join(self.names)
             raise ApiError(
                 404,

@@ -80,6 +80,11 @@ def test_an_unknown_model_is_404_and_told_what_there_is(client: TestClient) -> N
     assert "fake" in error["message"]
 
 
+def test_the_model_name_default_is_whatever_is_served(client: TestClient) -> None:
+    reply = client.post(CHAT, json={"messages": HI, "model": "default", "max_tokens": 2})
+    assert reply.status_code == 200, reply.text
+
+
 def test_an_unknown_route_is_404_and_a_wrong_method_405(client: TestClient) -> None:
     assert client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     answer = client.get(CHAT)
