@@ -1,7 +1,6 @@
 """Files of a cache folder: immutable, one an entry. Temp file, fsync, rename, fsync folder; readable by their owner alone.
 
 FOLDER/index.sqlite          derived (index.py)
-FOLDER/weights.json          remembered hashes of model files (weights.py)
 FOLDER/owners/TOKEN          locked by the process that uses the folder; free = that process is dead
 FOLDER/quarantine/           damaged and foreign files, the newest 16
 FOLDER/FINGERPRINT/ID.block, ID.checkpoint, .tmp-TOKEN-N

@@ -13,6 +13,7 @@ from kvcache.views import EntryView, TierStats
 # Measured with tracemalloc on CPython 3.11-3.13 (tests/kvcache/test_ram.py holds it): nodes, ids, dict slots, heap entries.
 BLOCK_OVERHEAD = 1536
 CHECKPOINT_OVERHEAD = 1536
+PAGE = 4096
 
 
 Clock = Callable[[], float]
@@ -60,7 +61,7 @@ class RamTier:
 
         Its parent and the last checkpoint of its own chain are not evicted for it: without them it is worth nothing.
         """
-        cost = block.nbytes + 4 * len(block.tokens) + BLOCK_OVERHEAD
+        cost = _taken(block.payload) + 4 * len(block.tokens) + BLOCK_OVERHEAD
         anchor = self.tree.deepest_checkpoint(block.parent)
         keep = [(EntryKind.BLOCK, block.parent)] + ([(EntryKind.CHECKPOINT, anchor)] if anchor is not None else [])
         held = self._admit(EntryKind.BLOCK, block.id, cost, block.canonical, keep)
@@ -75,7 +76,7 @@ class RamTier:
         self, checkpoint: Checkpoint, *, pinned: bool = False, label: str = "", chance: float = 1.0, session: str = ""
     ) -> bool:
         """Keeps a checkpoint, replacing one of the same id; False when it cannot fit. Its block is not evicted for it."""
-        kind, cost = EntryKind.CHECKPOINT, checkpoint.nbytes + CHECKPOINT_OVERHEAD
+        kind, cost = EntryKind.CHECKPOINT, _taken(checkpoint.payload) + CHECKPOINT_OVERHEAD
         held = self._admit(kind, checkpoint.id, cost, checkpoint.canonical, [(EntryKind.BLOCK, checkpoint.id)])
         if held is None:
             return False
@@ -161,3 +162,8 @@ class RamTier:
 
 def _own(payload: Payload) -> Payload:
     return payload if isinstance(payload, bytes) or payload.readonly else bytes(payload)
+
+
+def _taken(payload: Payload) -> int:
+    """Bytes of memory behind a payload: views are of mapped buffers, whole pages each."""
+    return len(payload) if isinstance(payload, bytes) else -(-len(payload) // PAGE) * PAGE

@@ -134,8 +134,9 @@ class Store:
     def park_block(self, block: Block, session: str | None = None) -> bool:
         """Keeps a block whose parent is stored (or the root); False when there is no room or a gap before it.
 
-        A `bytes` payload is kept without a copy, a memoryview is copied before this returns. What is stored already is
-        left alone, except that a canonical block replaces one that is not.
+        `bytes` and read-only memoryviews are kept without a copy, so nobody may change them any more; a writable memoryview
+        is copied before this returns. What is stored already is left alone, except that a canonical block replaces one
+        that is not.
         """
         with self._lock:
             if self._find(BLOCK, block.id, block.canonical) is not None:

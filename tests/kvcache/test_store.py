@@ -53,13 +53,21 @@ def test_what_comes_back_is_byte_for_byte_what_was_parked(store: Store) -> None:
     assert store.load_checkpoint(match.checkpoints[0]) == checkpoint_at(prompt, 3 * GRID)
 
 
-def test_a_buffer_may_be_reused_after_it_was_parked_as_a_memoryview(store: Store) -> None:
+def test_a_buffer_may_be_reused_after_it_was_parked_as_a_writable_view(store: Store) -> None:
     prompt = tokens(GRID)
     block = blocks_of(prompt)[0]
     buffer = bytearray(block.payload)
     store.park_block(Block(block.id, block.parent, 0, block.tokens, memoryview(buffer), True))
     buffer[:] = bytes(len(buffer))
     assert store.load_block(store.match(prompt).blocks[0]).payload == block.payload
+
+
+def test_a_read_only_view_is_kept_without_a_copy_and_given_back_as_equal_bytes() -> None:
+    store, prompt = ram_store(), tokens(GRID)
+    block = blocks_of(prompt)[0]
+    view = memoryview(bytearray(block.payload)).toreadonly()
+    store.park_block(Block(block.id, block.parent, 0, block.tokens, view, True))
+    assert store.load_block(store.match(prompt).blocks[0]).payload is view
 
 
 def test_a_strict_request_sees_canonical_entries_alone(store: Store) -> None:
