@@ -22,6 +22,7 @@ import typer
 from bench.errors import BadOption
 from bench.models import MODELS, sizes
 from bench.report import Column, Report, Row, number, publish
+from engine.probe import prepare_environment
 from kvcache.chain import chain_ids, root_id
 from kvcache.config import GIB, CacheConfig
 from kvcache.entry import Block, Checkpoint
@@ -83,7 +84,8 @@ def command(
         rows = [*_disk_rows(Path(name), shape, rounds), *_ram_rows(shape, rounds), *_growth_rows(Path(name), shape)]
         rows += _lookup_rows(10_000 if quick else 100_000)
         if model is not None:
-            from bench.restore_model import model_rows  # llama.cpp is loaded only when asked for
+            prepare_environment()
+            from bench.restore_model import model_rows  # loads llama.cpp, which reads the environment then
 
             rows += model_rows(model, Path(name), shape.tokens, rounds)
     notes = (f"entries as {like}: blocks of {shape.block:,} B, checkpoints of {shape.checkpoint:,} B; {shape.tokens:,} tokens",)

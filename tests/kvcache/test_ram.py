@@ -77,11 +77,10 @@ def test_what_is_counted_is_at_least_what_python_takes() -> None:
         before = tracemalloc.get_traced_memory()[0]
         for blocks, checkpoint in entries:
             for block in blocks:
-                fresh = Block(
-                    bytes(bytearray(block.id)), block.parent, block.start, block.tokens, memoryview(block.payload), True
-                )
-                store.park_block(fresh)
-            store.park_checkpoint(Checkpoint(checkpoint.id, checkpoint.position, memoryview(checkpoint.payload), True))
+                id, payload = bytes(bytearray(block.id)), bytes(bytearray(block.payload))
+                store.park_block(Block(id, block.parent, block.start, block.tokens, payload, True))
+            payload = bytes(bytearray(checkpoint.payload))
+            store.park_checkpoint(Checkpoint(checkpoint.id, checkpoint.position, payload, True))
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
