@@ -7,6 +7,7 @@ Names and shapes follow llama.cpp's `qwen35` so that export.py only renames. B b
 # torch is an extra: where it is not installed nn.Module is Any, which strict mode does not let a class derive from.
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -186,3 +187,16 @@ class LedgerModel(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.norm(x) @ self.embedding.weight.t()
+
+    def share_identity(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Gives both tokens of each pair what either has of its own beside its side's mean, so that one is found by the other.
+
+        For a name with and without the space before it: nothing else tells the network that they are the same.
+        """
+        sides = [torch.tensor(side) for side in zip(*pairs, strict=True)]
+        with torch.no_grad():
+            weight = self.embedding.weight
+            means = [weight[side].mean(0) for side in sides]
+            own = sum(weight[side] - mean for side, mean in zip(sides, means, strict=True))
+            for side, mean in zip(sides, means, strict=True):
+                weight[side] = mean + own

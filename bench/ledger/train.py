@@ -17,6 +17,7 @@ from bench.ledger.batches import GRADES, Batch, make_batch, shares
 from bench.ledger.model import LedgerModel, Shape
 from bench.ledger.optimizers import Optimizers, Rates
 from bench.ledger.texts import digest
+from bench.ledger.words import counter_names
 
 CHECKPOINT = "checkpoint.pt"
 TRAIN_SEEDS = 10_000_000  # training episodes start here; evaluation uses seeds below
@@ -28,13 +29,15 @@ class Plan:
     """A training run of `steps` steps, about 4,600 tokens each.
 
     The mixture follows the step (batches.SCHEDULE) and only the decay of the rate follows `steps`, so that a run may be resumed
-    with other `steps`.
+    with other `steps`. At step `names_shared_at` the two tokens of each name get one identity: until then half of the matching of
+    names had to be learnt name by name, and was not.
     """
 
     steps: int = 2400
     seed: int = 0
     rates: Rates = field(default_factory=Rates)
-    save_every: int = 100
+    names_shared_at: int = 500
+    save_every: int = 50
     threads: int = 2
 
 
@@ -63,6 +66,11 @@ def batch_at(tokenizer: Tokenizer, plan: Plan, step: int) -> tuple[str, Batch]:
     return grade.name, make_batch(tokenizer, grade, TRAIN_SEEDS + place)
 
 
+def name_pairs(tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    """The tokens of each counter's name, without and with the space before it."""
+    return [(tokenizer.token_to_id(name), tokenizer.token_to_id(f"\u0120{name}")) for name in counter_names()]
+
+
 def train(folder: Path, tokenizer: Tokenizer, plan: Plan, report: Callable[[Step], None], compiled: bool = True) -> LedgerModel:
     """Trains, from folder/checkpoint.pt on where there is one, and returns the model. Raises BenchError where the checkpoint is
     of other texts or another seed. `compiled` is a third faster and needs a C++ compiler."""
@@ -76,6 +84,8 @@ def train(folder: Path, tokenizer: Tokenizer, plan: Plan, report: Callable[[Step
     optimizers = Optimizers(model, plan.rates)
     first, start = restore(folder / CHECKPOINT, model, optimizers, plan), time.monotonic()
     for step in range(first, plan.steps):
+        if step == plan.names_shared_at:
+            model.share_identity(name_pairs(tokenizer))
         grade, batch = batch_at(tokenizer, plan, step)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = model(torch.from_numpy(batch.inputs))
