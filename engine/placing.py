@@ -16,6 +16,7 @@ from engine.turn import Phase, Turn
 from kvcache import placement
 from kvcache.entry import Match
 from kvcache.errors import CacheError
+from kvcache.habits import Habits
 from kvcache.placement import PlacementFacts
 from kvcache.store import Store
 
@@ -33,6 +34,7 @@ class Placer:
     ) -> None:
         self._context, self._store, self._slots = context, store, slots
         self._restorer, self._config, self._meter = restorer, config, meter
+        self._habits = Habits(store)
         self.interval = self._find_interval()
         self.failures = 0
 
@@ -70,10 +72,10 @@ class Placer:
                 self._context.clear(plan.slot)
                 self._slots.clear(self._slots[plan.slot])
             return False
-        self._occupy(turn, plan, situation)
+        self._occupy(turn, plan, situation, match)
         return True
 
-    def _occupy(self, turn: Turn, plan: Plan, situation: Situation) -> None:
+    def _occupy(self, turn: Turn, plan: Plan, situation: Situation, match: Match) -> None:
         slot = self._slots[plan.slot]
         if turn.slot is not None and turn.slot is not slot:
             turn.slot.busy = False
@@ -81,7 +83,7 @@ class Placer:
         self._slots.touch(slot)
         turn.slot, turn.phase = slot, Phase.RESTORING
         turn.resume = turn.resume or self._resume(plan, situation)
-        self._mark(turn, plan.position)
+        self._mark(turn, plan.position, match)
 
     def _resume(self, plan: Plan, situation: Situation) -> Resume:
         restored = max(0, plan.position - plan.kept)
@@ -173,8 +175,8 @@ class Placer:
         last_cut = other.end // self._slots.grid * self._slots.grid  # there it stands between two batches, checkpoint or not
         return (*other.stops, last_cut) if self._store.enabled else (last_cut,)
 
-    def _mark(self, turn: Turn, start: int) -> None:
-        """Where the rest of the prompt, and what will be generated, is worth a checkpoint."""
+    def _mark(self, turn: Turn, start: int, match: Match) -> None:
+        """Where the rest of the prompt, and what will be generated, is worth a checkpoint; learns from where it left the last."""
         grid, length = self._slots.grid, len(turn.sequence)
         if self.interval == 0:
             if self._store.enabled and self._config.reuse:  # no checkpoints, but blocks go out every so often
@@ -182,7 +184,9 @@ class Placer:
                 turn.stops = tuple(range((start // step + 1) * step, length + turn.limit, step))
             return
         anchors = tuple((a.position, a.kind.value, a.pinned) for a in turn.request.anchors)
-        prompt = PlacementFacts(length, start, grid, self.interval, anchors)
+        curve = self._habits.expect(match, length, [(kind, position) for position, kind, _ in anchors])
+        kept = tuple(ref.position for ref in match.checkpoints)
+        prompt = PlacementFacts(length, start, grid, self.interval, anchors, curve=curve, kept=kept)
         answer = PlacementFacts(length + turn.limit + 1, length, grid, self.interval)
         wanted = {p for facts in (prompt, answer) for p in placement.positions(self._config.placement, facts)}
         if length % grid == 0:

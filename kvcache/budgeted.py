@@ -9,14 +9,12 @@ from kvcache.eviction import by_name
 from kvcache.facts import EntryKind
 from kvcache.placement import PlacementFacts, positions
 from kvcache.simulate import Known, Outcome, Turn
-from kvcache.thinning import chances
+from kvcache.thinning import worths
 from kvcache.tree import Held, Tree
 from kvcache.watch import Ids, Watch
 
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
 ROOT = b"root"
-LEARNED = 16
-"""Checkpoints that adaptive placement asks for in one conversation; the budget decides how many of them stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,10 @@ class Budgeted:
         stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, _key(ids[i])) is None)
         resumed = self._resume(ids, min(stored, (turn.length - 1) // grid), turn.time)
         curve = self._watch.note(ids, turn.length, turn.marks) if self._learns else None
+        if curve is not None:
+            self._judge(ids, curve, turn.time)
         self._park_blocks(ids, stored, turn.time)
         self._park_checkpoints(ids, self._placed(turn, resumed, curve), turn.time)
-        if curve is not None:
-            self._tell_chances(ids, curve)
         return Outcome(turn.length, known * grid, resumed * grid, None)
 
     def _resume(self, ids: Ids, usable: int, now: float) -> int:
@@ -87,7 +85,7 @@ class Budgeted:
         grid, interval = self.budget.grid, self.budget.interval
         kept = tuple(step * grid for step, _ in self._checkpoints(turn.ids)) if curve is not None else ()
         marks = tuple((position, kind, False) for kind, position in turn.marks)
-        facts = PlacementFacts(turn.length, resumed * grid, grid, interval, marks, (), curve, kept, LEARNED)
+        facts = PlacementFacts(turn.length, resumed * grid, grid, interval, marks, (), curve, kept)
         return [position // grid for position in positions(self.budget.placement, facts)]
 
     def _park_blocks(self, ids: Ids, stored: int, now: float) -> None:
@@ -128,14 +126,11 @@ class Budgeted:
             at = self._tree.deepest_checkpoint(node.parent) if node.parent is not None else None
         return found[::-1]
 
-    def _tell_chances(self, ids: Ids, curve: Curve) -> None:
-        """What the Store does after a turn: its checkpoints learn how likely the next prompt resumes at each."""
+    def _judge(self, ids: Ids, curve: Curve, now: float) -> None:
+        """As habits.Habits does: the checkpoints that were there learn what their conversation can spare."""
         held = self._checkpoints(ids)
-        for (_, id), chance in zip(held, chances(curve, [step for step, _ in held]), strict=True):
-            entry = self._tree.get(CHECKPOINT, id)
-            if entry is not None:
-                entry.chance = chance
-                self._tree.change(CHECKPOINT, id)
+        for (_, id), worth in zip(held, worths(curve, [step for step, _ in held]), strict=True):
+            self._tree.judge(id, worth, now)
 
 
 def _key(id: Hashable) -> bytes:

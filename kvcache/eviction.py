@@ -28,11 +28,6 @@ def drop_order(policy: str, entries: Sequence[EvictionFacts]) -> list[int]:
     return sorted(range(len(entries)), key=lambda i: (entries[i].pinned, scores[i], entries[i].last_used))
 
 
-def saved_per_byte(entry: EvictionFacts) -> float:
-    """Expected tokens of re-reading that one byte of this entry saves: chance * saved tokens / bytes (docs/benchmarks.md)."""
-    return entry.chance * _saved(entry) / entry.nbytes
-
-
 def _saved(entry: EvictionFacts) -> float:
     return entry.saved_tokens * (BACKED_SHARE if entry.backed else 1.0)
 
@@ -68,6 +63,11 @@ def _cost(entry: EvictionFacts) -> tuple[float, ...]:
     return ((entry.uses + 1) * _saved(entry) / entry.nbytes, entry.last_used)
 
 
-KEYS: dict[str, EvictionKey] = {"lru": _lru, "lfu": _lfu, "cost": _cost, "adaptive": saved_per_byte}
+def _adaptive(entry: EvictionFacts) -> tuple[float, ...]:
+    """What its own conversation can spare (thinning.worths) first, whosesoever it is, then the least recently used."""
+    return (min(entry.chance, 1.0), entry.last_used)
+
+
+KEYS: dict[str, EvictionKey] = {"lru": _lru, "lfu": _lfu, "cost": _cost, "adaptive": _adaptive}
 POLICIES = frozenset({*KEYS, "marconi"})
-DEFAULT = "lru"
+DEFAULT = "adaptive"

@@ -30,7 +30,7 @@ class EvictionFacts:
     children: int  # stored blocks that continue from its end
     saved_tokens: int  # tokens decoded again if it is lost (a checkpoint: back to the one before it on its chain)
     backed: bool  # another tier holds the same bytes: losing it here costs a read, not a decode
-    chance: float = 1.0  # expected later requests that would resume exactly here (adaptive.Rollbacks); 1.0 where unknown
+    chance: float = 1.0  # below 1: its conversation can spare it, the lower the sooner (thinning.worths)
 
 
 EvictionKey = Callable[[EvictionFacts], float | tuple[float, ...]]

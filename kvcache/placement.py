@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kvcache.adaptive import Curve
-from kvcache.thinning import SPREAD, spread, thin
+from kvcache.thinning import CORE, SPREAD, spread, thin
 
 Mark = tuple[int, str, bool]
 """(position in tokens, kind, pinned): a place after which a later prompt is likely to differ."""
@@ -37,7 +37,7 @@ class PlacementFacts:
     branches: tuple[int, ...] = ()
     curve: Curve | None = field(default=None, compare=False)
     kept: tuple[int, ...] = ()
-    limit: int = 16
+    limit: int = CORE
 
 
 class UnknownPolicy(ValueError):
@@ -178,4 +178,4 @@ POLICIES: dict[str, Place] = {
     "adaptive": _adaptive,
     "grid": _grid,
 }
-DEFAULT = "anchors"
+DEFAULT = "adaptive"

@@ -9,8 +9,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvcache.adaptive import Rollbacks
 from kvcache.chain import chain_ids, child_id, pack_tokens
 from kvcache.placement import Mark, PlacementFacts, positions
+from kvcache.watch import Watch
 
 ROOT = b"served"
 
@@ -41,13 +43,15 @@ class Replayed:
         self._placement, self._interval, self._grid = placement, interval, grid
         self._needs, self._durable = checkpoints, durable
         self._slot: tuple[int, ...] = ()
+        self._watch = Watch(grid, Rollbacks())
         self._checkpoints: set[bytes] = set()
         self._following: dict[bytes, list[tuple[int, ...]]] = {}
         self._blocks: set[bytes] = set()
 
     def restart(self) -> None:
-        """The server was stopped and started again: the slot is empty; the store too, unless it is durable."""
+        """The server was stopped and started again: slot and habits are empty; the store too, unless it is durable."""
         self._slot = ()
+        self._watch = Watch(self._grid, Rollbacks())
         if not self._durable:
             self._checkpoints, self._following, self._blocks = set(), {}, set()
 
@@ -57,7 +61,7 @@ class Replayed:
         live = _common(self._slot, request.prompt)
         position = self._resume(request, ids, live, whole * self._grid)
         known = max(live, self._stored(request.prompt, ids, whole))
-        self._keep(request, position)
+        self._keep(request, ids, position)
         return Served(position, max(0, known - position))
 
     def _resume(self, request: Request, ids: Sequence[bytes], live: int, stored: int) -> int:
@@ -78,9 +82,9 @@ class Replayed:
         following = self._following.get(ids[whole - 1] if whole else ROOT, []) if whole else []
         return at + max((_common(tokens, prompt[at : at + self._grid]) for tokens in following), default=0)
 
-    def _keep(self, request: Request, position: int) -> None:
+    def _keep(self, request: Request, ids: Sequence[bytes], position: int) -> None:
         grid, length, resident = self._grid, len(request.prompt), request.resident
-        wanted = self._wanted(request, position)
+        wanted = self._wanted(request, ids, position)
         answer = range((length // grid + 1) * grid, len(resident), grid)
         rolled = [at for at in answer if at not in wanted][-1:]
         ends = [len(resident)] if len(resident) % grid == 0 else []
@@ -97,12 +101,14 @@ class Replayed:
             parent = id
         self._slot = resident
 
-    def _wanted(self, request: Request, position: int) -> set[int]:
+    def _wanted(self, request: Request, ids: Sequence[bytes], position: int) -> set[int]:
         """As the engine does: positions in the prompt, in the answer, and the prompt's end where it is on the grid."""
         if self._interval == 0:
             return set()
         grid, length = self._grid, len(request.prompt)
-        prompt = PlacementFacts(length, position, grid, self._interval, request.anchors)
+        curve = self._watch.note(ids, length, [(kind, at) for at, kind, _ in request.anchors]) if ids else None
+        kept = tuple((step + 1) * grid for step, id in enumerate(ids) if id in self._checkpoints)
+        prompt = PlacementFacts(length, position, grid, self._interval, request.anchors, curve=curve, kept=kept)
         answer = PlacementFacts(length + request.limit + 1, length, grid, self._interval)
         wanted = {at for facts in (prompt, answer) for at in positions(self._placement, facts)}
         return wanted | {length} if length % grid == 0 else wanted

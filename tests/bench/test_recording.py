@@ -72,6 +72,7 @@ def record(path: Path, kind: StateKind, placement: str, seed: int, *, requests: 
 @pytest.mark.parametrize(
     ("kind", "placement"),
     [
+        (StateKind.HYBRID, "adaptive"),
         (StateKind.HYBRID, "anchors"),
         (StateKind.HYBRID, "geometric"),
         (StateKind.RECURRENT, "newest"),

@@ -39,10 +39,9 @@ def test_a_key_never_falls_when_the_entry_is_used_again(policy: str) -> None:
     assert not key(replace(PLAIN, uses=2, last_used=9.0)) < key(PLAIN)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("policy", ["cost", "adaptive"])
-def test_what_another_tier_still_holds_goes_before_what_would_be_lost(policy: str) -> None:
+def test_what_another_tier_still_holds_goes_before_what_would_be_lost() -> None:
     backed = replace(PLAIN, backed=True, saved_tokens=6400)
-    assert drop_order(policy, [PLAIN, backed]) == [1, 0]
+    assert drop_order("cost", [PLAIN, backed]) == [1, 0]
 
 
 def test_lru_drops_the_longest_unused_and_lfu_the_least_used() -> None:
@@ -58,11 +57,17 @@ def test_cost_keeps_what_saves_the_most_reading_per_byte() -> None:
     assert drop_order("cost", [deep, PLAIN, big]) == [2, 1, 0]
 
 
-def test_adaptive_weighs_the_chance_of_a_return_against_the_tokens_it_would_save() -> None:
-    near_but_dense = replace(PLAIN, chance=0.9)
-    deep_and_rare = replace(PLAIN, chance=0.02, saved_tokens=15_000)
-    unlikely = replace(PLAIN, chance=0.001, saved_tokens=15_000)
-    assert drop_order("adaptive", [deep_and_rare, unlikely, near_but_dense]) == [1, 2, 0]
+def test_adaptive_drops_what_conversations_can_spare_first_and_then_the_longest_unused() -> None:
+    core_but_old = replace(PLAIN, last_used=1.0)
+    core = replace(PLAIN, last_used=5.0)
+    spare = replace(PLAIN, last_used=9.0, chance=0.8)
+    first_to_spare = replace(PLAIN, last_used=9.0, chance=0.2)
+    assert drop_order("adaptive", [core, spare, core_but_old, first_to_spare]) == [3, 1, 2, 0]
+
+
+def test_adaptive_is_lru_where_nothing_was_learned() -> None:
+    entries = [replace(PLAIN, last_used=at) for at in (3.0, 1.0, 2.0)]
+    assert drop_order("adaptive", entries) == drop_order("lru", entries)
 
 
 def test_marconi_lets_saved_compute_outweigh_recency_and_recency_decide_between_equals() -> None:

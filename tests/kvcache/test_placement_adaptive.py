@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvcache.adaptive import FLAT, TIP, Rollbacks, Shape, shape_of
 from kvcache.optimum import best, offline
 from kvcache.placement import PlacementFacts, positions
-from kvcache.thinning import THINNERS, chances, expected, spread, thin
+from kvcache.thinning import THINNERS, chances, expected, spread, thin, worths
 from kvcache.watch import Watch, common_steps
 
 GRID = 64
@@ -93,6 +93,16 @@ def test_chances_of_kept_positions_add_up_to_what_lies_at_or_beyond_the_first(cu
     ordered = sorted(positions)
     assert sum(chances(curve, ordered)) == pytest.approx(curve[ordered[0] :].sum())
     assert chances(curve, []) == []
+
+
+@given(curve=curves(40), positions=st.sets(st.integers(1, 39)), core=st.integers(1, 6))
+def test_worths_are_one_for_the_core_and_fall_in_the_order_of_leaving(curve: np.ndarray, positions: set[int], core: int) -> None:
+    ordered = sorted(positions)
+    found = dict(zip(ordered, worths(curve, ordered, core), strict=True))
+    assert {p for p, worth in found.items() if worth == 1.0} == set(thin(curve, ordered, core))
+    for keep in range(core, len(ordered)):
+        kept = set(thin(curve, ordered, keep))
+        assert min((found[p] for p in kept), default=1.0) > max((found[p] for p in positions - kept), default=0.0)
 
 
 @pytest.mark.parametrize("name", sorted(THINNERS))
