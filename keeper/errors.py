@@ -14,12 +14,15 @@ class BadHistory(KeeperError):
 
 
 class MessageTooLarge(KeeperError):
-    """One message alone does not fit the window, so no view can hold it. Sizes are tokens."""
+    """The newest message (or call with its results) does not fit the window beside what must stay, so no view can be made.
+
+    `index` is the largest message of it, `tokens` what the whole would take.
+    """
 
     def __init__(self, index: int, tokens: int, limit: int) -> None:
         super().__init__(
-            f"messages[{index}] takes {tokens} tokens with what must stay beside it and the window leaves {limit}; "
-            "send it in smaller pieces, have the tool return less, or start with a larger --window"
+            f"messages[{index}] does not fit the window: with what must stay beside it the view would take {tokens} tokens, and "
+            f"{limit} are free; send it in smaller pieces, have the tool return less, or start with a larger --window"
         )
         self.param = f"messages[{index}]"
         self.index = index

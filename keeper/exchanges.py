@@ -42,9 +42,8 @@ def next_start(situation: Situation, start: int, render: Render) -> int:
     if least <= situation.limit:
         limit = max(least, int(situation.limit * DEPTH))
         return _least(history, start, last, lambda place: situation.count(render(place)) <= limit)
-    sizes = {index: situation.count((*systems(history), history[index])) for index in range(last, len(history))}
-    worst = max(sizes, key=lambda index: sizes[index])
-    raise MessageTooLarge(worst, sizes[worst], situation.limit)
+    worst = max(range(last, len(history)), key=lambda index: situation.count((history[index],)))
+    raise MessageTooLarge(worst, least, situation.limit)
 
 
 def _least(history: History, low: int, high: int, fits: Callable[[int], bool]) -> int:

@@ -37,8 +37,9 @@ TakeNotes = Callable[[Situation, Sequence[Message], Notes, Turns, Message], Awai
 
 
 def latest_cut(situation: Situation) -> Cut | None:
-    """The cut that this history stands behind, by its deepest notes mark."""
-    mark = situation.past.latest(MARK)
+    """The cut that this history stands behind, by its deepest notes mark that leaves its newest message in view (a client may
+    send fewer messages than before)."""
+    mark = situation.past.upto(len(situation.history) - 1).latest(MARK)
     return cut_from_json(mark.body) if mark else None
 
 
@@ -50,10 +51,14 @@ async def advance(situation: Situation, take: TakeNotes) -> Cut | None:
     cut, border = latest_cut(situation), newest_exchange(situation.history)
     while True:
         tokens = size(situation, len(situation.history), cut)
-        noted = cut.noted if cut else 0
-        if noted >= border:
-            return cut if tokens <= comfortable(situation) else _tightened(situation, cut, tokens)
-        if tokens <= comfortable(situation) and not due(situation, cut, border):
+        if (cut.noted if cut else 0) >= border:
+            if tokens <= comfortable(situation):
+                return cut
+            tightened = _tightened(situation, cut)
+            if tightened is not None or tokens <= situation.limit:
+                return tightened or cut
+            border = _later_border(situation, cut, border)
+        elif tokens <= comfortable(situation) and not due(situation, cut, border):
             return cut
         try:
             cut = await _next_cut(situation, cut, border, take)
@@ -103,7 +108,7 @@ async def _next_cut(situation: Situation, cut: Cut | None, border: int, take: Ta
     end = _piece(situation, cut, noted, border, request)
     taken: Taken | None = None
     if end is None:
-        end = next(i for i in range(noted + 1, border + 1) if settled(history, i) == i)
+        end = _next_place(history, noted, border)
         situation.add("unnoted", end - noted)
     else:
         view = layout(history, end, cut, situation.config.keep_reasoning)
@@ -117,23 +122,37 @@ def _put(situation: Situation, cut: Cut, upto: int, noted: int, notes: Notes, ta
     for limit in (comfortable(situation), situation.limit):
         planned = plan_cut(situation.history, upto, cut, noted, notes, room(situation, limit))
         if planned is not None:
-            situation.add("cuts")
-            situation.past.put(MARK, noted, {**planned.as_json(), "taken": taken.as_json() if taken else None})
-            return planned
+            return _saved(situation, planned, taken)
+    if upto < len(situation.history) or noted < len(situation.history) - 1:
+        return _saved(situation, Cut(notes, noted, noted, cut.systems, (), cut.task), taken)  # advance() goes on from there
     raise too_large(situation, notes)
 
 
-def _tightened(situation: Situation, cut: Cut | None, tokens: int) -> Cut | None:
+def _saved(situation: Situation, planned: Cut, taken: Taken | None) -> Cut:
+    situation.add("cuts")
+    situation.past.put(MARK, planned.noted, {**planned.as_json(), "taken": taken.as_json() if taken else None})
+    return planned
+
+
+def _tightened(situation: Situation, cut: Cut | None) -> Cut | None:
     """All is noted and still the view is too large, by the newest exchange or a client that wants a longer reply now: less is
-    kept beside the notes, where that helps."""
+    kept beside the notes. None where that does not help."""
     if cut is None:
-        if tokens <= situation.limit:
-            return None
-        raise too_large(situation, NO_NOTES)
-    upto, wished = len(situation.history), room(situation, comfortable(situation))
-    if tokens <= situation.limit and plan_cut(situation.history, upto, cut, cut.noted, cut.notes, wished) is None:
-        return cut
-    return _put(situation, cut, upto, cut.noted, cut.notes, None)
+        return None
+    planned = plan_cut(
+        situation.history, len(situation.history), cut, cut.noted, cut.notes, room(situation, comfortable(situation))
+    )
+    return _saved(situation, planned, None) if planned is not None else None
+
+
+def _later_border(situation: Situation, cut: Cut | None, border: int) -> int:
+    """A border inside a newest exchange that does not fit as a whole (many messages that nobody answered): the first from which
+    it fits. Raises MessageTooLarge or WindowTooSmall where there is none."""
+    history, notes = situation.history, cut.notes if cut else NO_NOTES
+    for place in range(border + 1, len(history)):
+        if history[place].role != "tool" and size(situation, len(history), Cut(notes, place, place)) <= situation.limit:
+            return place
+    raise too_large(situation, notes)
 
 
 def room(situation: Situation, limit: int) -> Room:
@@ -157,14 +176,16 @@ def turns(history: History, noted: int, end: int) -> Turns:
 
 
 def too_large(situation: Situation, notes: Notes) -> MessageTooLarge | WindowTooSmall:
-    """Why no view can be made: what must stay is too much, or the newest exchange beside it (its largest message is named)."""
-    history, border = situation.history, newest_exchange(situation.history)
-    stays = layout(history, border, Cut(notes, border, border))
+    """Why no view can be made: what must stay is too much, or the newest call or message beside it (its largest is named)."""
+    history = situation.history
+    last = len(history) - 1
+    while last > 0 and history[last].role == "tool":
+        last -= 1
+    stays = layout(history, last, Cut(notes, last, last))
     if (least := situation.count(stays)) >= situation.limit:
         return WindowTooSmall(least, situation.limit)
-    sizes = {index: situation.count((*stays, history[index])) for index in range(border, len(history))}
-    worst = max(sizes, key=lambda index: sizes[index])
-    return MessageTooLarge(worst, sizes[worst], situation.limit)
+    worst = max(range(last, len(history)), key=lambda index: situation.count((history[index],)))
+    return MessageTooLarge(worst, situation.count((*stays, *history[last:])), situation.limit)
 
 
 def _request(history: History, cut: Cut | None) -> Message:
@@ -201,3 +222,9 @@ def _last_settled(situation: Situation, cut: Cut | None, noted: int, border: int
         low, high = (middle, high) if fits(middle) else (low, middle)
     end = settled(situation.history, low)
     return end if end > noted else None
+
+
+def _next_place(history: History, noted: int, border: int) -> int:
+    """The next place after `noted` where a view can begin; settled where there is such a place."""
+    places = [i for i in range(noted + 1, border + 1) if i == border or history[i].role != "tool"]
+    return next((i for i in places if settled(history, i) == i), places[0])

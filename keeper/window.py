@@ -91,7 +91,7 @@ def merged(messages: Sequence[Message], more: Sequence[str] = ()) -> tuple[Messa
         return ()
     if len(messages) == 1 and not more:
         return tuple(messages)
-    text = "\n\n".join([*(message.text for message in messages), *more])
+    text = "\n\n".join(text for text in (*(message.text for message in messages), *more) if text.strip())
     return ((messages[0] if messages else system("")).with_text(text),)
 
 
@@ -221,6 +221,7 @@ def _fits(history: History, end: int, cut: Cut, room: Room) -> bool:
 def _from(history: History, end: int, cut: Cut, start: int, noted: int, notes: Notes, room: Room) -> Cut:
     """A cut at `start` with its pinned parts: system messages and open questions from before it."""
     task, leading = task_index(history), leading_systems(history)
+    task = task if task is not None and task < noted else None  # in the newest exchange it stands as it is
     start = max(start, leading, 0 if task is None else task + 1)
     passed = range(max(cut.start, leading), start)
     systems = (*cut.systems, *(history[i].text for i in passed if history[i].role in SYSTEM_ROLES))
