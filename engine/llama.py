@@ -72,8 +72,12 @@ class LlamaContext:
         self._batch = Batch(config.batch, config.slots)
         self._rows: tuple[int, ...] = ()
         self._window = int(C.llama_model_n_swa(model.handle))
-        self._empty_partial = self._get(self._scratch, _PARTIAL, memoryview(bytearray(self._size(self._scratch, _PARTIAL))))
-        self._kind, self._sizes = self._measure()
+        try:
+            self._empty_partial = self._get(self._scratch, _PARTIAL, memoryview(bytearray(self._size(self._scratch, _PARTIAL))))
+            self._kind, self._sizes = self._measure()
+        except (DecodeFailed, StateRefused) as error:
+            C.llama_free(self._handle)
+            raise ModelError(f"this model cannot be decoded or its state not be copied: {error}") from error
         self._rules = SlotRules(self._kind, config.slots, config.ctx, config.batch, model.n_vocab)
         idle = _IDLE_CHECKPOINTS * self.checkpoint_bytes + _IDLE_BLOCKS * self.block_bytes(config.grid)
         self._pool = BufferPool(idle)

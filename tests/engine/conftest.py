@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from engine.config import ContextConfig, ModelConfig
 from engine.context import Context, StateKind, Tokenizer
 from engine.fake import FakeContext
+from tests.engine.mamba import write_mamba
 
 if TYPE_CHECKING:
     from engine.llama import LlamaContext
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 MakeContext = Callable[..., Context]
 FAKES = {f"fake-{kind}": kind for kind in StateKind}
-BIT_EXACT = ("tiny", "tiny-q8")  # where logits must be equal to the last bit
+BIT_EXACT = ("tiny", "tiny-q8", "mamba")  # where logits must be equal to the last bit
 TOKEN_EXACT = ("smollm2", "gemma3-270m")  # where greedy tokens must be equal
 NAMES = {"tiny": "synthetic:tiny", "tiny-q8": "synthetic:tiny-q8", "smollm2": "smollm2", "gemma3-270m": "gemma3-270m"}
 
@@ -72,18 +74,24 @@ def subjects(*names: str) -> list[object]:
 
 
 @pytest.fixture(scope="session")
-def load_model() -> Iterator[Callable[[str], "Model"]]:
+def load_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], "Model"]]:
     """Models by the names above, loaded once. llama.cpp is imported here, so that the fast lane never pays for it."""
     from engine import catalog
     from engine.llama_backend import Backend
     from engine.llama_model import Model
 
     loaded: dict[str, Model] = {}
+
+    def mamba() -> Path:
+        path = tmp_path_factory.mktemp("models") / "mamba.gguf"
+        write_mamba(path)
+        return path
+
     with Backend() as backend:
 
         def load(name: str) -> Model:
             if name not in loaded:
-                path = catalog.resolve(NAMES[name]).path
+                path = mamba() if name == "mamba" else catalog.resolve(NAMES[name]).path
                 loaded[name] = Model(ModelConfig(path, extra_buffers=False), backend)
             return loaded[name]
 

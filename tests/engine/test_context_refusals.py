@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 every = pytest.mark.parametrize("subject", subjects(*FAKES, *BIT_EXACT), indirect=True)
 with_checkpoints = pytest.mark.parametrize(
-    "subject", subjects("fake-hybrid", "fake-window", "fake-recurrent", "tiny", "gemma3-270m"), indirect=True
+    "subject", subjects("fake-hybrid", "fake-window", "fake-recurrent", "tiny", "mamba", "gemma3-270m"), indirect=True
 )
 
 
@@ -90,7 +90,7 @@ def test_a_trimmed_slot_may_not_decode_before_its_checkpoint(subject: Subject) -
     assert context.ready(0)
 
 
-@pytest.mark.parametrize("subject", subjects("fake-hybrid", "fake-recurrent", "tiny"), indirect=True)
+@pytest.mark.parametrize("subject", subjects("fake-hybrid", "fake-recurrent", "tiny", "mamba"), indirect=True)
 def test_a_hybrid_is_never_cut_without_a_checkpoint(subject: Subject) -> None:
     """Reports 8 and 49: a refused cut is an answer, not an abort and not a silent success."""
     context, prompt = subject.make(), subject.words(130)

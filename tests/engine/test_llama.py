@@ -145,6 +145,16 @@ def test_a_context_that_cannot_be_made_says_why(load_model: LoadModel, changes: 
 
 
 @pytest.mark.model
+def test_a_model_whose_first_tokens_cannot_be_decoded_is_refused(load_model: LoadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine import llama
+
+    model = load_model("tiny")
+    with monkeypatch.context() as patch, pytest.raises(ModelError, match="cannot be decoded"):
+        patch.setattr(llama.C, "llama_decode", lambda *_: -1)
+        llama.LlamaContext(model, ContextConfig(ctx=256))
+
+
+@pytest.mark.model
 def test_quantised_kv_and_no_flash_attention_have_their_own_sizes(make_real: Callable[..., "LlamaContext"]) -> None:
     f16, q8, transposed = make_real("tiny"), make_real("tiny", type_k="q8_0", type_v="q8_0"), make_real("tiny", flash_attn=False)
     assert q8.block_bytes(64) < f16.block_bytes(64) < transposed.block_bytes(64) + 1000
