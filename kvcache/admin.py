@@ -10,10 +10,10 @@ from kvcache.eviction import by_name
 from kvcache.facts import EntryKind
 from kvcache.files import Found
 from kvcache.folder import Folder, split_key, sweep
-from kvcache.format import Header
+from kvcache.format import Header, check_name
 from kvcache.index import Row, RowKey
+from kvcache.mirror import tree_of
 from kvcache.reading import Buffers, read_entry
-from kvcache.tree import Held, Tree
 from kvcache.views import CheckReport, EntryView, Problem
 
 Progress = Callable[[int, int], None]
@@ -73,7 +73,8 @@ def gc(folder: Folder, keep_bytes: int | None = None) -> Cleaned:
     rows = {(row.kind, row.key): row for row in listing(folder)}
     gone = list(unreachable({key: (row.start, row.end, row.parent) for key, row in rows.items()}))
     if keep_bytes is not None:
-        gone += _oldest([row for key, row in rows.items() if key not in set(gone)], keep_bytes)
+        rest = [row for key, row in rows.items() if key not in set(gone)]
+        gone += tree_of(rest, by_name("lru"), True).make_room(0, keep_bytes)
     delete(folder, gone)
     return Cleaned(len(gone), sum(rows[key].bytes for key in gone), swept.leftovers, quarantined)
 
@@ -128,17 +129,6 @@ def unreachable(entries: dict[RowKey, tuple[int, int, bytes]]) -> tuple[RowKey, 
     return tuple(key for key in entries if key[1] not in good)
 
 
-def _oldest(rows: Iterable[Row], keep_bytes: int) -> tuple[RowKey, ...]:
-    tree = Tree(by_name("lru"), True, lambda kind, id: False)
-    for row in rows:
-        held = Held(row.bytes, row.canonical, row.last_used, pinned=row.pinned, uses=row.uses, chance=row.chance)
-        if row.kind is BLOCK:
-            tree.add_block(row.key, row.parent, row.start, row.end, held)
-        else:
-            tree.add_checkpoint(row.key, row.end, held)
-    return tree.make_room(0, keep_bytes)
-
-
 def _read_all(
     folder: Folder, rows: dict[RowKey, Row], fix: bool, progress: Progress | None
 ) -> tuple[list[Problem], dict[RowKey, Header]]:
@@ -168,8 +158,7 @@ def _prove(found: Found | Path, buffers: Buffers) -> Header:
     if not isinstance(found, Found):
         raise DamagedEntry(found.name, "not an entry's name")
     header = read_entry(found.path, buffers)[0]
-    if (header.kind, header.fingerprint, header.id) != (found.kind, found.fingerprint, found.id):
-        raise DamagedEntry(found.path.name, "it holds another entry than its name says")
+    check_name(header, found.kind, found.fingerprint, found.id, found.path.name)
     return header
 
 

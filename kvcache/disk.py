@@ -16,7 +16,7 @@ from kvcache.entry import Block, Checkpoint
 from kvcache.errors import CacheError, DamagedEntry, DiskTrouble, EntryGone, IndexBroken
 from kvcache.facts import EntryKind, EvictionKey
 from kvcache.folder import FIXED_BYTES, Folder
-from kvcache.format import Header
+from kvcache.format import Header, check_name
 from kvcache.index import Model, RowKey
 from kvcache.mirror import Mirror
 from kvcache.ram import Clock
@@ -228,8 +228,7 @@ class DiskTier:
         path = self._mirror.folder.files.path(kind, self._model.fingerprint, id)
         try:
             header, payload = read_entry(path, self._buffers, cached=cached)
-            if (header.kind, header.fingerprint, header.id) != (kind, self._model.fingerprint, id):
-                raise DamagedEntry(path.name, "it holds another entry than its name says")
+            check_name(header, kind, self._model.fingerprint, id, path.name)
         except FileNotFoundError:
             self._mirror.lose(kind, self._model.fingerprint + id, damaged=False)
             raise EntryGone(path.name) from None

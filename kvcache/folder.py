@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvcache.errors import DamagedEntry, IndexBroken
 from kvcache.files import Files, Found, disk_bytes
-from kvcache.format import Header
+from kvcache.format import Header, check_name
 from kvcache.index import Index, Row, RowKey, Transaction
 
 INDEX_NAME = "index.sqlite"
@@ -137,8 +137,7 @@ def _adopt(files: Files, txn: Transaction, found: Found | Path) -> bool:
         if not isinstance(found, Found):
             raise DamagedEntry(path.name, "not an entry's name")
         header = files.read_header(path)
-        if (header.kind, header.fingerprint, header.id) != (found.kind, found.fingerprint, found.id):
-            raise DamagedEntry(path.name, "it holds another entry than its name says")
+        check_name(header, found.kind, found.fingerprint, found.id, path.name)
         txn.put(row_of(header, last_used=path.stat().st_mtime), header.packed)
     except FileNotFoundError:
         return True  # another process removed it meanwhile

@@ -167,6 +167,12 @@ def unpack(data: Payload, what: str) -> Header:
     return _proved(_header(fields, body), what)
 
 
+def check_name(header: Header, kind: EntryKind, fingerprint: bytes, id: bytes, what: str) -> None:
+    """Raises DamagedEntry unless the file holds the entry that its name says."""
+    if (header.kind, header.fingerprint, header.id) != (kind, fingerprint, id):
+        raise DamagedEntry(what, "it holds another entry than its name says")
+
+
 def check_size(header: Header, file_bytes: int, what: str) -> None:
     """Raises DamagedEntry unless the file is exactly as long as its header says."""
     if file_bytes != header.file_bytes:

@@ -31,7 +31,7 @@ class Mirror:
         self._seq = 0
         self._touched: set[RowKey] = set()
         self._lost: set[RowKey] = set()
-        self.tree = self._empty()
+        self.tree = tree_of((), *self._policy)
 
     def refresh(self) -> None:
         """Takes over what other processes did. An index that cannot be read now leaves the tree as it is.
@@ -98,29 +98,20 @@ class Mirror:
         """Gives up the folder."""
         self.folder.close()
 
-    def _empty(self) -> Tree:
-        return Tree(*self._policy, lambda kind, id: False)
-
     def _apply(self, changes: Changes) -> None:
         """Called with the lock held."""
         if changes.everything:
-            self.tree = self._built(changes.rows)
+            self.tree = tree_of(changes.rows, *self._policy)
         for kind, key in changes.gone:
             self.tree.drop(kind, key)
         for row in () if changes.everything else changes.rows:
             _take_over(self.tree, row)
         self._seq = changes.seq
 
-    def _built(self, rows: Sequence[Row]) -> Tree:
-        tree = self._empty()
-        for row in rows:
-            _take_over(tree, row)
-        return tree
-
     def _catch_up(self, txn: Transaction) -> None:
         """Reads outside the lock: nobody else commits meanwhile, and taking the same rows over twice changes nothing."""
         changes = txn.changes(self._seq)
-        tree = self._built(changes.rows) if changes.everything else None
+        tree = tree_of(changes.rows, *self._policy) if changes.everything else None
         with self.lock:
             if tree is None:
                 self._apply(changes)
@@ -146,6 +137,14 @@ class Mirror:
             self.damaged += swept.damaged
             self._seq = 0
         old.close()
+
+
+def tree_of(rows: Sequence[Row], key: EvictionKey, needs_checkpoint: bool) -> Tree:
+    """Rows as a tree; no tier below the disk backs them."""
+    tree = Tree(key, needs_checkpoint, lambda kind, id: False)
+    for row in rows:
+        _take_over(tree, row)
+    return tree
 
 
 def _take_over(tree: Tree, row: Row) -> None:
