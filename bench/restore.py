@@ -85,9 +85,10 @@ def command(
         rows += _lookup_rows(10_000 if quick else 100_000)
         if model is not None:
             prepare_environment()
-            from bench.restore_model import model_rows  # loads llama.cpp, which reads the environment then
+            from bench.restore_model import model_rows, ttft_rows  # loads llama.cpp, which reads the environment then
 
             rows += model_rows(model, Path(name), shape.tokens, rounds)
+            rows += ttft_rows(model, Path(name), 4 if quick else rounds)
     notes = (f"entries as {like}: blocks of {shape.block:,} B, checkpoints of {shape.checkpoint:,} B; {shape.tokens:,} tokens",)
     publish(Report("Parking and restoring", COLUMNS, rows, notes), json_path=json_path, plot_path=plot_path)
 

@@ -1,13 +1,17 @@
 """Restoring a live llama.cpp context from disk and from RAM, against reading the same prompt again."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from bench import restore
 from bench.report import Row
+from bench.servers import Setup, kvalet
+from bench.speed import FIRST_WORD, WORDS, ask
 from engine import catalog
 from engine.config import ContextConfig, ModelConfig
 from engine.context import Run
@@ -41,6 +45,26 @@ def model_rows(name: str, folder: Path, tokens: int, rounds: int, threads: int =
             times["ram"].append(_timed(lambda: _restore(context, in_ram, prompt)))
         state = sum(path.stat().st_size for path in files)
     return [_row(name, tokens, where, statistics.median(found), reread, state) for where, found in times.items()]
+
+
+def ttft_rows(name: str, folder: Path, rounds: int, prompt: int = 1024, threads: int = 2) -> list[Row]:
+    """Time to first token of new prompts with parking to disk on and off: two servers, asked in turn."""
+    setup = Setup(catalog.resolve(name).path, ctx=2 * prompt, threads=threads)
+    rng = random.Random(1)
+    times: dict[str, list[float]] = {"parking": [], "plain": []}
+    with kvalet(setup, cache_dir=folder / "on") as parking, kvalet(setup) as plain:
+        servers = {"parking": parking, "plain": plain}
+        for number in range(rounds + 1):
+            for which in sorted(servers, reverse=bool(number % 2)):
+                words = rng.choices(range(FIRST_WORD, FIRST_WORD + WORDS), k=prompt)
+                seconds = _timed(partial(ask, servers[which], words, 1))
+                times[which] += [seconds] if number else []  # the first round warms both up
+                time.sleep(restore.SETTLE_SECONDS)
+    value, against = (restore.ms(statistics.median(found)) for found in times.values())
+    ratio = restore.paired(times["parking"], times["plain"])
+    return [
+        restore.row(f"{name}: first token of {prompt:,} new ones, parking", value, f"not parking, {against}", ratio, most=1.01)
+    ]
 
 
 def _row(name: str, tokens: int, where: str, seconds: float, reread: float, state: int) -> Row:
@@ -85,7 +109,7 @@ def _restore(context: LlamaContext, store: Store, prompt: tuple[int, ...]) -> No
     context.load_checkpoint(0, match.stored, store.load_checkpoint(match.checkpoints[-1]).payload)
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _timed(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
