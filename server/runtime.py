@@ -29,6 +29,7 @@ from server.loading import load_model, meta, template_of
 from server.record import make_engine
 
 LOG = logging.getLogger("kvalet.server")
+ANY_MODEL = "default"  # a name that every server of ours answers to, for scripts that do not care what is served
 
 
 @dataclass(frozen=True, slots=True)
