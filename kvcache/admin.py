@@ -1,5 +1,6 @@
 """Looking after a cache folder, with or without a server on it: listing, proving every byte, cleaning up, deleting."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from kvcache.views import CheckReport, EntryView, Problem
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
+GRACE_SECONDS = 0.5
+"""Between a rename and its row, or a row's deletion and its file's, a process at work needs milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,18 @@ def verify(folder: Folder, *, fix: bool = False, progress: Progress | None = Non
     With `fix`, damaged and foreign files are set aside, rows and files made to agree, and entries that no complete chain
     reaches are deleted. Files that come or go meanwhile (a server at work) are no problem.
     """
-    rows = {(row.kind, row.key): row for row in listing(folder)}
-    problems, headers = _read_all(folder, rows, fix, progress)
-    problems += _missing(folder, rows, headers, fix)
-    problems += _unreached(folder, headers, fix)
+    headers, damaged = _read_all(folder, progress)
+    for path, _ in damaged if fix else ():
+        folder.files.set_aside(path)
+    rows = {(row.kind, row.key): row for row in listing(folder)}  # after the files: a server at work adds rows for them
+    problems = [Problem(path.name, reason, fix) for path, reason in damaged]
+    problems += [Problem(_file_name(key), "a file without a row in the index", fix) for key in _unlisted(folder, headers, rows)]
+    problems += [Problem(_file_name(key), "a row without a file", fix) for key in _missing(folder, rows)]
+    bad = {path for path, _ in damaged}
+    unreached = _unreached(headers, {key: row for key, row in rows.items() if _path(folder, key) not in bad}, folder)
+    problems += [Problem(_file_name(key), "no complete chain leads to it", fix) for key in unreached]
     if fix:
+        delete(folder, unreached)
         with folder.files.alone():
             sweep(folder.files, folder.index)
     counts = [sum(header.kind is kind for header in headers.values()) for kind in (BLOCK, CHECKPOINT)]
@@ -76,6 +86,7 @@ def gc(folder: Folder, keep_bytes: int | None = None) -> Cleaned:
         rest = [row for key, row in rows.items() if key not in set(gone)]
         gone += tree_of(rest, by_name("lru"), True).make_room(0, keep_bytes)
     delete(folder, gone)
+    folder.index.compact()
     return Cleaned(len(gone), sum(rows[key].bytes for key in gone), swept.leftovers, quarantined)
 
 
@@ -129,29 +140,24 @@ def unreachable(entries: dict[RowKey, tuple[int, int, bytes]]) -> tuple[RowKey, 
     return tuple(key for key in entries if key[1] not in good)
 
 
-def _read_all(
-    folder: Folder, rows: dict[RowKey, Row], fix: bool, progress: Progress | None
-) -> tuple[list[Problem], dict[RowKey, Header]]:
-    buffers, done, total = Buffers(spare=8 << 20), 0, sum(row.bytes for row in rows.values())
-    problems: list[Problem] = []
+def _read_all(folder: Folder, progress: Progress | None) -> tuple[dict[RowKey, Header], list[tuple[Path, str]]]:
+    """The headers of all sound files, and the others with what is wrong with them."""
+    buffers, done, total = Buffers(spare=8 << 20), 0, folder.index.meta("total")
     headers: dict[RowKey, Header] = {}
+    damaged: list[tuple[Path, str]] = []
     for found in _all_files(folder):
-        path = found.path if isinstance(found, Found) else found
         try:
             header = _prove(found, buffers)
-            headers[header.kind, header.fingerprint + header.id] = header
-            if (header.kind, header.fingerprint + header.id) not in rows:
-                problems.append(Problem(path.name, "a file without a row in the index", fix))
-            done += header.file_bytes
         except FileNotFoundError:
-            continue
+            continue  # evicted meanwhile
         except (DamagedEntry, OSError) as error:
-            problems.append(Problem(path.name, str(error), fix))
-            if fix:
-                folder.files.set_aside(path)
+            damaged.append((found.path if isinstance(found, Found) else found, str(error)))
+            continue
+        headers[header.kind, header.fingerprint + header.id] = header
+        done += header.file_bytes
         if progress is not None:
             progress(done, max(total, done))
-    return problems, headers
+    return headers, damaged
 
 
 def _prove(found: Found | Path, buffers: Buffers) -> Header:
@@ -167,18 +173,42 @@ def _all_files(folder: Folder) -> Iterator[Found | Path]:
         yield from folder.files.found(model)
 
 
-def _missing(folder: Folder, rows: dict[RowKey, Row], headers: dict[RowKey, Header], fix: bool) -> list[Problem]:
-    """Rows whose file is not there (those set aside just now included); the sweep of a fix drops them."""
-    gone = [key for key in rows if key not in headers and not folder.files.path(key[0], *split_key(key[1])).exists()]
-    return [Problem(f"{split_key(key)[1].hex()}.{kind.value}", "a row without a file", fix) for kind, key in gone]
+def _path(folder: Folder, key: RowKey) -> Path:
+    return folder.files.path(key[0], *split_key(key[1]))
 
 
-def _unreached(folder: Folder, headers: dict[RowKey, Header], fix: bool) -> list[Problem]:
-    entries = {key: (h.start, h.end, h.fingerprint + h.parent) for key, h in headers.items()}
-    gone = unreachable(entries)
-    if fix:
-        delete(folder, gone)
-    return [Problem(f"{split_key(key)[1].hex()}.{kind.value}", "no complete chain leads to it", fix) for kind, key in gone]
+def _is_there(folder: Folder, key: RowKey) -> bool:
+    return _path(folder, key).exists()
+
+
+def _file_name(key: RowKey) -> str:
+    return f"{split_key(key[1])[1].hex()}.{key[0].value}"
+
+
+def _unlisted(folder: Folder, headers: dict[RowKey, Header], rows: dict[RowKey, Row]) -> list[RowKey]:
+    """Files that are there and have no row. What was renamed into place a moment ago gets its row in the next."""
+    seen = [key for key in headers if key not in rows and _is_there(folder, key)]
+    if seen:
+        time.sleep(GRACE_SECONDS)
+        rows = {(row.kind, row.key): row for row in listing(folder)}
+    return [key for key in seen if key not in rows and _is_there(folder, key)]
+
+
+def _missing(folder: Folder, rows: dict[RowKey, Row]) -> list[RowKey]:
+    """Rows whose file is not there; those that were evicted since they were listed have no row any more."""
+    gone = [key for key in rows if not _is_there(folder, key)]
+    if gone:
+        time.sleep(GRACE_SECONDS)
+        still = {(row.kind, row.key) for row in listing(folder)}
+        gone = [key for key in gone if key in still and not _is_there(folder, key)]
+    return gone
+
+
+def _unreached(headers: dict[RowKey, Header], rows: dict[RowKey, Row], folder: Folder) -> tuple[RowKey, ...]:
+    """Entries that are there and that no chain leads to, with what was added while the files were read taken in."""
+    entries = {key: (row.start, row.end, row.parent) for key, row in rows.items() if key in headers or _is_there(folder, key)}
+    entries |= {key: (h.start, h.end, h.fingerprint + h.parent) for key, h in headers.items()}
+    return tuple(key for key in unreachable(entries) if _is_there(folder, key))
 
 
 def _empty_quarantine(folder: Folder) -> int:

@@ -11,7 +11,7 @@ from kvcache.entry import Block, Checkpoint
 from kvcache.errors import DiskTrouble
 from kvcache.facts import EntryKind
 from kvcache.files import Staged
-from kvcache.folder import FIXED_BYTES, entry_cost, row_of
+from kvcache.folder import entry_cost, row_of
 from kvcache.format import Header, checksum, header_bytes, header_of
 from kvcache.index import RowKey
 from kvcache.mirror import Mirror
@@ -84,7 +84,7 @@ class BatchWriter:
             for token in buried:
                 txn.forget_owner(token)
             others = txn.reserved(besides=self._mirror.folder.files.token)
-            room = self._config.disk_bytes - FIXED_BYTES - self._mirror.folder.files.quarantined()[1] - others
+            room = self._config.disk_bytes - self._mirror.overhead() - others
             with self._mirror.lock:
                 fitting, gone = self._choose(wanted, room)
             self._mirror.delete(txn, gone)

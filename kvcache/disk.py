@@ -15,7 +15,7 @@ from kvcache.config import CacheConfig
 from kvcache.entry import Block, Checkpoint
 from kvcache.errors import CacheError, DamagedEntry, DiskTrouble, EntryGone, IndexBroken
 from kvcache.facts import EntryKind, EvictionKey
-from kvcache.folder import FIXED_BYTES, Folder
+from kvcache.folder import Folder
 from kvcache.format import Header, check_name
 from kvcache.index import Model, RowKey
 from kvcache.mirror import Mirror
@@ -176,8 +176,8 @@ class DiskTier:
 
     def stats(self) -> tuple[TierStats, DiskStats]:
         """Counts and the state of parking; `used` covers all models and processes in the folder."""
-        files, quarantine_bytes = self._mirror.folder.files.quarantined()
-        used = self._mirror.tree.used + FIXED_BYTES + quarantine_bytes
+        files = self._mirror.folder.files.quarantined()[0]
+        used = self._mirror.tree.used + self._mirror.overhead()
         counts = (self._mirror.tree.count(BLOCK), self._mirror.tree.count(CHECKPOINT))
         tier = TierStats(
             self._config.disk_bytes, used, *counts, self.loads, self.loaded_bytes, self._batches.evictions, self._batches.refused

@@ -14,7 +14,7 @@ from kvcache.errors import DiskTrouble, IndexBroken
 from kvcache.facts import EntryKind
 
 SCHEMA = 1
-GONE_KEPT = 20_000
+GONE_KEPT = 5_000
 """Deletions remembered for other processes; one that was away longer reads everything again."""
 HOUR = 3600.0
 DAY_HOURS = 24
@@ -168,6 +168,17 @@ class Index:
                 return _rows(db, 0)
             finally:
                 db.close()
+
+    def file_bytes(self) -> int:
+        """What the index and its write-ahead log take on disk now."""
+        files = [self.path.with_name(self.path.name + suffix) for suffix in ("", "-wal", "-shm")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def compact(self) -> None:
+        """Gives back what deleted rows left free in the file; takes as long as writing it anew."""
+        with _translated():
+            self._writer.execute("VACUUM")
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def models(self) -> tuple[Model, ...]:
         with _translated():

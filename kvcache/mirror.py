@@ -8,7 +8,7 @@ from threading import RLock
 
 from kvcache.errors import DiskTrouble, IndexBroken
 from kvcache.facts import EntryKind, EvictionKey
-from kvcache.folder import Folder, open_folder, reopen, split_key
+from kvcache.folder import FIXED_BYTES, ROW_BYTES, Folder, open_folder, reopen, split_key
 from kvcache.index import Changes, Row, RowKey, Transaction
 from kvcache.tree import Held, Tree
 
@@ -93,6 +93,11 @@ class Mirror:
         txn.delete(gone)
         for kind, key in gone:
             self.folder.files.remove(kind, *split_key(key))
+
+    def overhead(self) -> int:
+        """Bytes of the folder that no entry accounts for: the fixed part, quarantine, what deleted rows left in the index."""
+        counted = FIXED_BYTES + ROW_BYTES * len(self.tree)
+        return FIXED_BYTES + self.folder.files.quarantined()[1] + max(0, self.folder.index.file_bytes() - counted)
 
     def close(self) -> None:
         """Gives up the folder."""

@@ -126,11 +126,12 @@ def is_cached(path: Path) -> bool:
 
 def cold_read_speed(path: Path, buffers: Buffers) -> float:
     """Bytes a second at which the disk gives a file back that is not in the page cache (it is dropped from there)."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
+    if hasattr(os, "posix_fadvise"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
     started = time.perf_counter()
     return len(read_file(path, buffers, cached=False)) / max(1e-9, time.perf_counter() - started)
 

@@ -71,6 +71,8 @@ class Store:
         except (OSError, DiskTrouble, IndexBroken) as error:
             self._disk_problem = f"no disk tier: {error}"
             log.warning("%s", self._disk_problem)
+            if self._is_transit:
+                self._close_passage()
             return False
         with self._lock:
             passage = self._is_transit
@@ -201,7 +203,7 @@ class Store:
     def remove(self, id: bytes | None = None) -> int:
         """Deletes a prefix's block and checkpoint and all that stands on it, in every tier; None: everything of this model.
 
-        Returns how many entries went. Raises OSError or DiskTrouble when the folder refuses.
+        Returns how many entries went. Raises OSError, DiskTrouble or IndexBroken when the folder refuses.
         """
         with self._lock:
             gone = sum(self._ram.drop(*key) for key in self._ram.keys_under(id))
@@ -251,6 +253,13 @@ class Store:
         if self._disk is not None:
             self._disk.close()
         self._parking = self._disk = None
+
+    def _close_passage(self) -> None:
+        """With RAM off and no disk behind it, nothing may be held at all."""
+        with self._lock:
+            for key in self._ram.keys_under(None):
+                self._ram.drop(*key)
+            self._ram.budget = 0
 
     def _find(self, kind: EntryKind, id: bytes, canonical_only: bool) -> tuple[Tier, int, bool] | None:
         """(tier, bytes, canonical) of the best place that holds it."""

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
 from kvcache.errors import EntryGone
 from tests.kvcache.material import GRID, MIB, blocks_of, checkpoint_at, disk_store, disk_use, entry_files, park, tokens
@@ -67,6 +68,26 @@ def test_two_processes_together_never_exceed_the_disk_budget(tmp_path: Path) -> 
     assert len(entry_files(tmp_path)) <= 20
     store = disk_store(tmp_path, disk=TIGHT)
     assert store.check().ok
+    store.close()
+
+
+def test_verifying_beside_a_process_that_parks_and_evicts_finds_nothing_wrong(tmp_path: Path) -> None:
+    store = disk_store(tmp_path, disk=TIGHT)
+    done = Event()
+
+    def keep_parking() -> None:
+        while not done.is_set():
+            for prompt in PROMPTS:
+                park(store, prompt, len(prompt))
+
+    thread = Thread(target=keep_parking)
+    thread.start()
+    try:
+        reports = [store.check() for _ in range(15)]
+    finally:
+        done.set()
+        thread.join()
+    assert [report.problems for report in reports if not report.ok] == []
     store.close()
 
 
