@@ -86,6 +86,7 @@ def test_a_json_schema_is_followed(client: OpenAI) -> None:
         model=MODEL,
         messages=[{"role": "user", "content": "Who?"}],
         max_tokens=200,
+        seed=1,
         response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}},
     )
     person = json.loads(answer.choices[0].message.content or "")
@@ -98,7 +99,9 @@ def test_a_required_tool_is_called_with_arguments_of_its_schema(client: OpenAI) 
         messages=[{"role": "user", "content": "Weather?"}],
         tools=[WEATHER],  # type: ignore[list-item]
         tool_choice="required",
+        parallel_tool_calls=False,
         max_tokens=200,
+        seed=1,
     )
     assert answer.choices[0].finish_reason == "tool_calls"
     call = (answer.choices[0].message.tool_calls or [])[0]
@@ -128,6 +131,7 @@ def test_a_streamed_required_tool_call_joins_to_json(client: OpenAI) -> None:
         tools=[WEATHER],  # type: ignore[list-item]
         tool_choice={"type": "function", "function": {"name": "weather"}},
         max_tokens=200,
+        seed=1,
         stream=True,
     )
     parts = [part for chunk in stream for choice in chunk.choices for part in choice.delta.tool_calls or []]
