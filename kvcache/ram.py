@@ -54,6 +54,7 @@ class RamTier:
         self.writing: set[Key] = set()
         self.evictions = self.refused = self.loads = self.loaded_bytes = 0
         self._clock = clock
+        self._needs_checkpoint = needs_checkpoint
         self._kept: dict[Key, _Kept] = {}
 
     def put_block(self, block: Block, *, session: str = "") -> bool:
@@ -62,7 +63,7 @@ class RamTier:
         Its parent and the last checkpoint of its own chain are not evicted for it: without them it is worth nothing.
         """
         cost = _taken(block.payload) + 4 * len(block.tokens) + BLOCK_OVERHEAD
-        anchor = self.tree.deepest_checkpoint(block.parent)
+        anchor = self.tree.deepest_checkpoint(block.parent) if self._needs_checkpoint else None
         keep = [(EntryKind.BLOCK, block.parent)] + ([(EntryKind.CHECKPOINT, anchor)] if anchor is not None else [])
         held = self._admit(EntryKind.BLOCK, block.id, cost, block.canonical, keep)
         if held is None:
