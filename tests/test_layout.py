@@ -17,6 +17,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "llama_cpp": {
         "engine/llama.py",
+        "bench/python_server.py",  # run by a peer's python in an environment of its own, never by ours
         "engine/llama_model.py",
         "engine/llama_backend.py",
         "engine/llama_batch.py",
