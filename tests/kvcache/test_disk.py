@@ -20,6 +20,7 @@ from tests.kvcache.material import (
     blocks_of,
     checkpoint_at,
     disk_store,
+    disk_use,
     entry_files,
     park,
     tokens,
@@ -354,3 +355,23 @@ def test_the_index_remembers_what_a_model_was(tmp_path: Path) -> None:
 def test_no_process_leaves_its_token_behind_after_close(tmp_path: Path) -> None:
     disk_store(tmp_path).close()
     assert [path.name for path in (tmp_path / "owners").iterdir()] == [".lock"]
+
+
+def test_a_conversation_that_grows_for_13_turns_is_stored_and_written_once(tmp_path: Path) -> None:
+    """The sizes are the tiny model's, where overhead weighs most: 64 KiB a block of 64 tokens, 234 KB a checkpoint."""
+    store, prompt, state = disk_store(tmp_path, ram=32 * MIB, grid=64), tokens(5000), 0
+    blocks = blocks_of(prompt, 65_536, grid=64)
+    for turn in range(1, 14):
+        end = 5000 * turn // 13 // 64 * 64
+        new = [block for block in blocks[: end // 64] if not store.has_block(block.id)]
+        for block in new:
+            store.park_block(block)
+        last = checkpoint_at(prompt, end, 233_644, grid=64)
+        store.park_checkpoint(last, kind="turn_end")
+        state += sum(block.nbytes for block in new) + last.nbytes
+        store.flush()
+    detail = store.stats().disk_detail
+    assert detail is not None
+    assert detail.written_bytes <= 1.2 * state
+    store.close()
+    assert disk_use(tmp_path) <= 1.1 * state
