@@ -91,7 +91,7 @@ class ToolCall:
             arguments = compact(json.loads(self.arguments))
         except (ValueError, RecursionError):  # the latter for arguments nested thousands deep
             arguments = self.arguments
-        return [self.id, self.name, arguments] if self.name else [self.id, json.loads(self.raw)]
+        return [self.id, self.name, arguments] if self.name or not self.raw else [self.id, json.loads(self.raw)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,9 @@ def create_app(runtime: Runtime) -> FastAPI:
     app.state.runtime = runtime
     errors.install(app)
     if settings.keeper is not None:
-        keeper_local.install(app, runtime)  # before openai, whose chat route it takes the place of
+        keeper_local.install(app, runtime)
+    else:
+        app.include_router(openai.chat_router)
     for module in (openai, anthropic, llama_compat, cache_api, metrics):
         app.include_router(module.router)
     app.add_middleware(BodyLimit, limit=settings.max_body)

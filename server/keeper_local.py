@@ -34,7 +34,7 @@ TURN_START = "<|im_start|>"
 SEGMENTS = 8192  # pieces of prompts whose token count is remembered
 
 
-@router.post("/v1/chat/completions", response_model=None)
+@router.post("/v1/chat/completions", response_model=None, responses=sse.STREAMED)
 async def chat(body: ChatRequest, request: Request) -> Response:
     """An answer to a conversation of any length, whole or as server-sent events."""
     runtime, keeper = runtime_of(request), keeper_api.keeper_of(request)

@@ -40,6 +40,13 @@ def api(small: Server) -> Any:
     return schemathesis.openapi.from_url(f"{small.url}/openapi.json")
 
 
+@pytest.fixture(scope="module")
+def keeper_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    archive = str(tmp_path_factory.mktemp("archive"))
+    with serving("--ctx", "4096", "--keeper", "in_place", "--archive", archive) as running:
+        yield schemathesis.openapi.from_url(f"{running.url}/openapi.json")
+
+
 OPERATIONS = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
@@ -61,6 +68,16 @@ OPERATIONS = [
 ]
 
 
+KEEPER_CASES = [
+    ("POST /v1/chat/completions", GenerationMode.POSITIVE),
+    ("POST /v1/chat/completions", GenerationMode.NEGATIVE),
+    ("GET /keeper/conversations", GenerationMode.POSITIVE),
+    ("GET /keeper/{conversation}/notes", GenerationMode.POSITIVE),
+    ("GET /keeper/{conversation}/archive", GenerationMode.POSITIVE),
+    ("GET /keeper/{conversation}/archive", GenerationMode.NEGATIVE),
+]
+
+
 def test_every_operation_is_tried(api: Any) -> None:
     described = {result.ok().label for result in api.get_all_operations()}
     assert described == set(OPERATIONS)
@@ -74,6 +91,16 @@ CASES = [
 
 @pytest.mark.parametrize(("label", "mode"), CASES)
 def test_every_answer_is_one_that_the_description_promises(api: Any, label: str, mode: GenerationMode) -> None:
+    try_operation(api, label, mode)
+
+
+@pytest.mark.parametrize(("label", "mode"), KEEPER_CASES)
+def test_the_same_holds_behind_a_keeper(keeper_api: Any, label: str, mode: GenerationMode) -> None:
+    try_operation(keeper_api, label, mode)
+
+
+def try_operation(api: Any, label: str, mode: GenerationMode) -> None:
+    """Generated requests of one kind to one operation."""
     operation = next(result.ok() for result in api.get_all_operations() if result.ok().label == label)
 
     @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)

@@ -117,6 +117,11 @@ def test_bad_arguments_are_an_empty_call_not_an_error() -> None:
     assert read(called("1", "f", "[1]")).tool_calls[0].parsed() == {}
 
 
+def test_a_call_without_a_name_or_arguments_can_be_hashed() -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": ""}}]}
+    assert read(message).hash() == read(message).hash()
+
+
 def test_a_history_reads_only_what_is_looked_at() -> None:
     history = History([u("a"), "not a message", u("c")])
     assert history[0].text == "a" and history[-1].text == "c" and len(history) == 3
