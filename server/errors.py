@@ -104,10 +104,12 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
     worst = max(errors, key=lambda e: len(fields(e["loc"])))
     if worst["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {worst.get('ctx', {}).get('error', worst['msg'])}", code="invalid_json")
-    param = path(worst["loc"])
+    param, text = path(worst["loc"]), worst["msg"].removeprefix("Value error, ")
+    if not param and worst["type"] == "value_error":  # a rule that joins fields
+        return ApiError(400, text, code="invalid_value")
     if not param:
         return ApiError(400, "the body must be a JSON object, sent with Content-Type: application/json", code="invalid_body")
-    return ApiError(400, f"{param}: {worst['msg'].removeprefix('Value error, ')}", param=param, code="invalid_type")
+    return ApiError(400, f"{param}: {text}", param=param, code="invalid_type")
 
 
 def fields(location: Sequence[str | int]) -> list[str | int]:

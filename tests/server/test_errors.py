@@ -49,6 +49,11 @@ def test_a_bad_field_is_400_and_named(client: TestClient, body: dict[str, Any], 
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
 
 
+def test_two_fields_that_exclude_each_other_are_told_so(client: TestClient) -> None:
+    error = refused(client, CHAT, 400, json={"messages": HI, "grammar": 'root ::= "a"', "json_schema": {}})
+    assert error["message"] == "give `grammar` or `json_schema`, not both"
+
+
 def test_unknown_fields_are_ignored(client: TestClient) -> None:
     assert client.post(CHAT, json={"messages": HI, "frobnicate": {"a": 1}, "store": True}).status_code == 200
 
