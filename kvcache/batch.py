@@ -79,6 +79,7 @@ class BatchWriter:
 
     def _reserve(self, wanted: Sequence[Outgoing]) -> list[Outgoing]:
         """Makes room for what fits, deleting in the same transaction, so that no process ever sees the budget exceeded."""
+        self._mirror.folder.files.resettle()
         buried = self._mirror.folder.files.bury_dead()
         with self._mirror.transaction() as txn:
             for token in buried:
@@ -100,9 +101,10 @@ class BatchWriter:
         need = 0
         for item in wanted:
             base = item.entry.parent if isinstance(item.entry, Block) else item.entry.id
-            keep |= {(BLOCK, prefix + base), (item.kind, prefix + item.entry.id)}
-            gone += tree.make_room(need + item.most_bytes, room, keep)
             has_base = base in stored or tree.get(BLOCK, prefix + base) is not None or _starts(item)
+            if has_base and need + item.most_bytes <= room:
+                keep |= {(BLOCK, prefix + base), (item.kind, prefix + item.entry.id)}
+                gone += tree.make_room(need + item.most_bytes, room, keep)
             if has_base and tree.used + need + item.most_bytes <= room:
                 need += item.most_bytes
                 fitting.append(item)

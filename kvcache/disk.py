@@ -1,9 +1,11 @@
 """The disk tier of one process: finding, reading with proof, and writing that never raises at whoever parks."""
 
+import errno
 import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -47,15 +49,19 @@ class DiskTier:
         self._clock = clock
         self._writing = RLock()
         self._mirror = Mirror(Path(config.dir or "."), key, needs_checkpoint, lock)
+        try:
+            with self._mirror.transaction() as txn:
+                txn.describe(model)
+                txn.set_meta("budget", config.disk_bytes)
+        except BaseException:
+            self._mirror.close()
+            raise
         self._buffers = Buffers(spare=2 * PIECE_BYTES * (config.readers + 2))
         self._readers = ThreadPoolExecutor(config.readers, "kvalet-read")
         self._batches = BatchWriter(config, model.fingerprint, self._mirror, self._buffers, clock)
         self._paused_until = 0.0
         self.warning: str | None = None
         self.loads = self.loaded_bytes = 0
-        with self._mirror.transaction() as txn:
-            txn.describe(model)
-            txn.set_meta("budget", config.disk_bytes)
 
     def refresh(self) -> None:
         """Takes over what other processes did."""
@@ -233,11 +239,12 @@ class DiskTier:
             self._mirror.lose(kind, self._model.fingerprint + id, damaged=False)
             raise EntryGone(path.name) from None
         except OSError as error:
-            self._mirror.lose(kind, self._model.fingerprint + id, damaged=True)
+            self._mirror.lose(kind, self._model.fingerprint + id, damaged=error.errno == errno.EIO)
             raise DamagedEntry(path.name, f"it cannot be read: {error}") from error
         except DamagedEntry as error:
             log.warning("set aside %s", error)
-            self._mirror.folder.files.set_aside(path)
+            with suppress(OSError):  # a disk that became read-only: it is forgotten all the same
+                self._mirror.folder.files.set_aside(path)
             self._mirror.lose(kind, self._model.fingerprint + id, damaged=True)
             raise
         with self._mirror.lock:
@@ -246,6 +253,7 @@ class DiskTier:
         return header, payload
 
     def _note_trouble(self, error: Exception) -> None:
-        self.warning = f"parking to disk rests: {error}"
-        self._paused_until = time.monotonic() + RETRY_SECONDS
-        log.warning("%s", self.warning)
+        warning = f"parking to disk rests: {error}"
+        if warning != self.warning:  # said once, not at every retry
+            log.warning("%s", warning)
+        self.warning, self._paused_until = warning, time.monotonic() + RETRY_SECONDS

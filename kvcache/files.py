@@ -53,14 +53,25 @@ class Files:
     def __init__(self, folder: Path) -> None:
         """Makes the folder if need be and takes an owner token, so that others can tell our temp files from leftovers."""
         self.folder = folder
-        for path in (folder, folder / "owners", folder / "quarantine"):
+        self.token = secrets.token_hex(8)
+        self._temps = 0
+        self._owner = self._settle_in()
+
+    def resettle(self) -> None:
+        """Makes the folder and our token anew when somebody deleted them under us; else nothing happens."""
+        if not (self.folder / "owners" / self.token).exists():
+            os.close(self._owner)
+            self._owner = self._settle_in()
+
+    def _settle_in(self) -> int:
+        """Makes what is missing; returns the descriptor that holds our token's lock."""
+        for path in (self.folder, self.folder / "owners", self.folder / "quarantine"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
-        self.token = secrets.token_hex(8)
         with self.alone():  # else another process could take the token for a dead one before it is locked
-            self._owner = os.open(folder / "owners" / self.token, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._owner, fcntl.LOCK_EX)
-        self._temps = 0
+            owner = os.open(self.folder / "owners" / self.token, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(owner, fcntl.LOCK_EX)
+        return owner
 
     def close(self) -> None:
         """Gives the token back; must be called with no write under way."""
@@ -195,7 +206,10 @@ class Files:
 
     def quarantined(self) -> tuple[int, int]:
         """(files, bytes) in quarantine; the bytes count against the budget."""
-        sizes = [disk_bytes(entry.stat().st_size) for entry in os.scandir(self.folder / "quarantine")]
+        try:
+            sizes = [disk_bytes(entry.stat().st_size) for entry in os.scandir(self.folder / "quarantine")]
+        except FileNotFoundError:
+            return 0, 0  # somebody is deleting
         return len(sizes), sum(sizes)
 
     def _is_dead(self, token: str) -> bool:

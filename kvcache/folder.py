@@ -61,6 +61,7 @@ def reopen(folder: Folder) -> tuple[Index, Swept]:
 
     The caller swaps it in under its lock and closes the old one.
     """
+    folder.files.resettle()
     with folder.files.alone():
         index = _open_index(folder.files)
         return index, sweep(folder.files, index)

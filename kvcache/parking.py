@@ -56,7 +56,9 @@ class Parking:
         self._writer.flush()
 
     def close(self) -> None:
-        """Writes what is queued and ends the thread."""
+        """Writes what is queued, and what RAM holds and the disk lacks after trouble, and ends the thread."""
+        with self._lock:
+            self.offer_all()
         self._writer.close()
 
     def queued_bytes(self) -> int:
@@ -97,7 +99,12 @@ class Parking:
 
     def _settle(self, key: Key) -> None:
         self._ram.tree.change(*key, dirty=False)
-        if self._is_transit and self._disk.find(*key) is not None:
+        held, there = self._ram.tree.get(*key), self._disk.find(*key)
+        if held is None or there is None:
+            return
+        if held.pinned != there.pinned:
+            self._disk.pin(key[1], held.pinned)  # it was pinned while it was written
+        if self._is_transit:
             self._ram.drop(*key)
 
     def _outgoing(self, key: Key) -> Outgoing | None:

@@ -1,11 +1,15 @@
 """What the disk tier adds to the contract: restarts, sharing, damage, identity, wear."""
 
 import json
+import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from kvcache import disk
+from kvcache.batch import Outgoing
 from kvcache.chain import chain_ids
 from kvcache.config import CacheConfig
 from kvcache.entry import Tier
@@ -375,3 +379,44 @@ def test_a_conversation_that_grows_for_13_turns_is_stored_and_written_once(tmp_p
     assert detail.written_bytes <= 1.2 * state
     store.close()
     assert disk_use(tmp_path) <= 1.1 * state
+
+
+def test_a_checkpoint_pinned_while_it_is_written_is_pinned_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, prompt = disk_store(tmp_path, ram=MIB), tokens(GRID)
+    write = disk.DiskTier.write
+
+    def pins_first(tier: disk.DiskTier, batch: Sequence[Outgoing]) -> None:
+        store.pin(chain_ids(ROOT, prompt, GRID)[0])
+        write(tier, batch)
+
+    monkeypatch.setattr(disk.DiskTier, "write", pins_first)
+    park(store, prompt, GRID)
+    store.close()
+    again = disk_store(tmp_path)
+    assert [entry.pinned for entry in again.entries()] == [False, True]
+    again.close()
+
+
+def test_a_folder_deleted_under_a_server_is_made_anew(tmp_path: Path) -> None:
+    store = disk_store(tmp_path / "cache", ram=MIB)
+    first, second = tokens(3 * GRID), tokens(3 * GRID, seed=1)
+    park(store, first, 3 * GRID)
+    shutil.rmtree(tmp_path / "cache")
+    assert restored(store, first) == 3 * GRID
+    assert store.stats().disk_detail is not None
+    park(store, second, 3 * GRID)
+    store.close()
+    again = disk_store(tmp_path / "cache")
+    assert restored(again, second) == 3 * GRID
+    assert again.check().ok
+    again.close()
+
+
+def test_an_entry_larger_than_the_budget_is_refused_and_evicts_nothing(tmp_path: Path) -> None:
+    store, prompt = disk_store(tmp_path, disk=MIB + 4 * 4736, ram=MIB), tokens(2 * GRID)
+    park(store, prompt)
+    store.park_checkpoint(checkpoint_at(prompt, 2 * GRID, 100_000))
+    store.flush()
+    assert len(entry_files(tmp_path)) == 2
+    assert store.stats().disk.refused == 1
+    store.close()

@@ -115,3 +115,16 @@ def test_closing_writes_what_waits(tmp_path: Path, gate: Gate) -> None:
     gate.open.set()
     store.close()
     assert len(entry_files(tmp_path)) == 5
+
+
+def test_what_trouble_kept_from_the_disk_is_tried_again_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "RETRY_SECONDS", 0.0)
+    store, prompt, folder = disk_store(tmp_path, ram=MIB), tokens(4 * GRID), tmp_path / FINGERPRINT.hex()
+    folder.write_text("in the way")
+    park(store, prompt, 4 * GRID)
+    detail = store.stats().disk_detail
+    assert detail is not None
+    assert detail.warning is not None
+    folder.unlink()
+    store.close()
+    assert len(entry_files(tmp_path)) == 5
