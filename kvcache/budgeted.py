@@ -9,7 +9,7 @@ from kvcache.eviction import by_name
 from kvcache.facts import EntryKind
 from kvcache.placement import PlacementFacts, positions
 from kvcache.simulate import Known, Outcome, Turn
-from kvcache.thinning import worths
+from kvcache.thinning import LEAST_TOKENS, worths
 from kvcache.tree import Held, Tree
 from kvcache.watch import Ids, Watch
 
@@ -129,7 +129,9 @@ class Budgeted:
     def _judge(self, ids: Ids, curve: Curve, now: float) -> None:
         """As habits.Habits does: the checkpoints that were there learn what their conversation can spare."""
         held = self._checkpoints(ids)
-        for (_, id), worth in zip(held, worths(curve, [step for step, _ in held]), strict=True):
+        for (_, id), worth in zip(
+            held, worths(curve, [step for step, _ in held], least=LEAST_TOKENS / self.budget.grid), strict=True
+        ):
             self._tree.judge(id, worth, now)
 
 

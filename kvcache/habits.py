@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from kvcache.adaptive import Curve, Rollbacks
 from kvcache.entry import Match
 from kvcache.store import Store
-from kvcache.thinning import worths
+from kvcache.thinning import LEAST_TOKENS, worths
 from kvcache.watch import Watch
 
 
@@ -30,5 +30,6 @@ class Habits:
             return None
         curve = self._watch.note(match.ids, length, marks)
         steps = [ref.position // self._grid for ref in match.checkpoints]
-        self._store.judge({ref.id: worth for ref, worth in zip(match.checkpoints, worths(curve, steps), strict=True)})
+        found = worths(curve, steps, least=LEAST_TOKENS / self._grid)
+        self._store.judge({ref.id: worth for ref, worth in zip(match.checkpoints, found, strict=True)})
         return curve

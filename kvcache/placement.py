@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kvcache.adaptive import Curve
-from kvcache.thinning import CORE, SPREAD, spread, thin
+from kvcache.thinning import CORE, LEAST_TOKENS, SPREAD, spread, thin
 
 Mark = tuple[int, str, bool]
 """(position in tokens, kind, pinned): a place after which a later prompt is likely to differ."""
@@ -26,7 +26,8 @@ class PlacementFacts:
     multiples of it. `interval`: tokens between regular checkpoints, 0 for none. `anchors`: in any order, off the grid or
     beyond the prompt as they come. `branches`: positions where earlier prompts left this one's chain, as far as known.
     For `adaptive`: `curve` is what watch.Watch.note returned for this prompt, `kept` are the stored checkpoints on its
-    chain, and `limit` is how many checkpoints of one conversation are worth their bytes; without a curve it is `anchors`.
+    chain, `limit` is how many checkpoints of one conversation are worth their bytes, and `least` how many tokens one must
+    be expected to save; without a curve it is `anchors`.
     """
 
     length: int
@@ -38,6 +39,7 @@ class PlacementFacts:
     curve: Curve | None = field(default=None, compare=False)
     kept: tuple[int, ...] = ()
     limit: int = CORE
+    least: int = LEAST_TOKENS
 
 
 class UnknownPolicy(ValueError):
@@ -147,7 +149,7 @@ def _adaptive(facts: PlacementFacts) -> Iterable[int]:
     first, last = facts.start // facts.grid, last_position(facts) // facts.grid
     offered = spread(facts.curve, first, last, max(SPREAD, 4 * facts.limit))
     kept = [position // facts.grid for position in facts.kept]
-    worth = thin(facts.curve, {*kept, *offered}, facts.limit)
+    worth = thin(facts.curve, {*kept, *offered}, facts.limit, facts.least / facts.grid)
     return (*(step * facts.grid for step in worth), *_anchors(facts))
 
 

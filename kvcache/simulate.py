@@ -165,5 +165,6 @@ class Simulator:
             curve=curve,
             kept=tuple(step * grid for step in conversation.kept.on(turn.ids)) if policy.learns else (),
             limit=policy.keep,
+            least=0,
         )
         return [position // grid for position in positions(policy.placement, facts)]

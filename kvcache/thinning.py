@@ -14,6 +14,8 @@ Curve = NDArray[np.float64]
 SPREAD = 64
 CORE = 4
 """Checkpoints that a conversation keeps as long as it is remembered at all; 3 to 4 were best on the traces, 2 to 8 near."""
+LEAST_TOKENS = 64
+"""A checkpoint that is expected to save less is not worth the time and the bytes of saving it, about as many tokens' worth."""
 
 
 def chances(curve: Curve, positions: Sequence[int]) -> list[float]:
@@ -30,30 +32,31 @@ def expected(curve: Curve, positions: Sequence[int]) -> float:
     return float((curve * (steps - kept[np.searchsorted(kept, steps, side="right") - 1])).sum())
 
 
-def thin(curve: Curve, positions: Iterable[int], keep: int) -> tuple[int, ...]:
-    """At most `keep` of the positions, dropped one by one, each time the one that adds the fewest expected steps.
+def thin(curve: Curve, positions: Iterable[int], keep: int, least: float = 0.0) -> tuple[int, ...]:
+    """At most `keep` of the positions, dropped one by one, each time the one that adds the fewest expected steps; of those
+    left only the ones that save at least `least` expected steps, but one in any case.
 
     loss(p) = P(a return lands in [p, next kept)) * (p - kept before it). Greedy; optimum.best is exact and within 2 % of it
     on the traces (docs/benchmarks.md), at a tenth of the time.
     """
     chain = _Chain(curve, sorted(set(positions)))
-    while len(chain) > keep:
+    while len(chain) > keep or (len(chain) > 1 and chain.least_loss() < least):
         chain.drop_cheapest()
     return chain.positions()
 
 
-def worths(curve: Curve, positions: Sequence[int], core: int = CORE) -> list[float]:
-    """What eviction is told of the ascending positions (EvictionFacts.chance): 1.0 for the `core` that thinning would keep to
-    the last, less for the others, the sooner they would go the less.
+def worths(curve: Curve, positions: Sequence[int], core: int = CORE, least: float = 0.0) -> list[float]:
+    """What eviction is told of the ascending positions (EvictionFacts.chance): 1.0 for those that `thin` would keep, less for
+    the others, the sooner they would go the less.
 
     Between conversations only recency decides about the core, and anybody's spare goes before it: on interleaved sessions
     this re-reads 40 % of what LRU does (docs/benchmarks.md); dropping by chance * tokens / bytes alone was worse than LRU.
     """
     chain = _Chain(curve, list(positions))
     found = dict.fromkeys(positions, 1.0)
-    while len(chain) > core:
+    while len(chain) > core or (len(chain) > 1 and chain.least_loss() < least):
         count = len(chain)
-        found[chain.drop_cheapest()] = core / count
+        found[chain.drop_cheapest()] = 1 / (1 + count)
     return [found[position] for position in positions]
 
 
@@ -91,17 +94,23 @@ class _Chain:
     def positions(self) -> tuple[int, ...]:
         return tuple(sorted(self._before))
 
+    def least_loss(self) -> float:
+        """The expected steps that the next to be dropped would add. There must be one."""
+        while True:
+            loss, position = self._heap[0]
+            now = self._loss(position) if position in self._before else None
+            if now is not None and now <= loss:
+                return loss
+            heappop(self._heap)
+            if now is not None:
+                heappush(self._heap, (now, position))
+
     def drop_cheapest(self) -> int:
         """The position that it dropped."""
-        while True:
-            loss, position = heappop(self._heap)
-            if position not in self._before:
-                continue
-            now = self._loss(position)
-            if now <= loss:
-                self._drop(position)
-                return position
-            heappush(self._heap, (now, position))
+        self.least_loss()
+        _, position = heappop(self._heap)
+        self._drop(position)
+        return position
 
     def _loss(self, position: int) -> float:
         chance: float = self._mass[self._after[position]] - self._mass[position]

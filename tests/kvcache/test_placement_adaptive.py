@@ -105,6 +105,16 @@ def test_worths_are_one_for_the_core_and_fall_in_the_order_of_leaving(curve: np.
         assert min((found[p] for p in kept), default=1.0) > max((found[p] for p in positions - kept), default=0.0)
 
 
+def test_a_checkpoint_that_saves_less_than_the_least_is_spared_but_never_the_last_one() -> None:
+    curve = np.full(101, 1e-4)
+    curve[100] = 1 - 100e-4
+    assert thin(curve, [50, 99, 100], 3, least=0.4) == (100,)
+    assert thin(curve, [50, 99, 100], 3, least=1e9) == (100,)
+    assert len(thin(curve, [50, 99, 100], 3)) == 3
+    assert worths(curve, [50, 99, 100], least=0.4)[-1] == 1.0
+    assert max(worths(curve, [50, 99, 100], least=0.4)[:-1]) < 1.0
+
+
 @pytest.mark.parametrize("name", sorted(THINNERS))
 @given(positions=st.sets(st.integers(1, 99)), keep=st.integers(0, 12))
 def test_every_thinning_rule_keeps_as_many_as_it_may_of_what_there_is(name: str, positions: set[int], keep: int) -> None:
