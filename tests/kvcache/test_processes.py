@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from threading import Event, Thread
 
@@ -47,6 +48,7 @@ def run_two(folder: Path, budget: int, rounds: int) -> int:
     most = 0
     while any(process.poll() is None for process in running):
         most = max(most, disk_use(folder))
+        time.sleep(0.002)
     for process in running:
         _, errors = process.communicate()
         assert process.returncode == 0, errors

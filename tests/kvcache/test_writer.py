@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from threading import Event
 
+import pytest
+
+from kvcache import writer as writer_module
 from kvcache.facts import EntryKind
 from kvcache.tree import Key
 from kvcache.writer import BATCH_ENTRIES, Writer
@@ -68,4 +71,12 @@ def test_an_error_in_writing_is_logged_and_the_next_batch_is_written() -> None:
     writer.put(key(1))
     writer.flush()
     assert seen == [key(0), key(1)]
+    writer.close()
+
+
+def test_after_a_quiet_while_the_idle_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "IDLE_SECONDS", 0.01)
+    idle = Event()
+    writer = Writer(lambda keys: None, idle.set)
+    assert idle.wait(10)
     writer.close()
