@@ -26,8 +26,8 @@ def systems(history: History) -> tuple[Message, ...]:
 
 
 def shown(history: History, start: int) -> tuple[Message, ...]:
-    """history[start:] without the leading system messages and without reasoning."""
-    return tuple(message.without_reasoning() for message in history[max(start, leading_systems(history)) :])
+    """history[start:] without the leading system messages."""
+    return history[max(start, leading_systems(history)) :]
 
 
 def next_start(situation: Situation, start: int, render: Render) -> int:

@@ -25,6 +25,7 @@ from keeper.strategies.registry import make
 from keeper.thinking import for_main_call, for_own_call
 from keeper.turn import Turn, shown_again, tool_names
 
+PASS_THROUGH = "pass_through"  # the one strategy that promises nothing and changes nothing
 # what a call of the keeper's own does without: it is one plain answer, whatever form the agent's answers have
 NOT_FOR_OWN_CALLS = (
     "stream",
@@ -69,7 +70,7 @@ class Keeper:
         raw = body.get("messages")
         if not isinstance(raw, list) or not raw:
             raise BadHistory("a request needs at least one message", "messages")
-        history = History(raw)
+        history = History(raw, reasoning=self.config.keep_reasoning or self.strategy.name == PASS_THROUGH)
         track = await asyncio.to_thread(self.archive.enter, history, session)
         past = Past(self.archive, track)
         searches = shown_again(history, past)
@@ -114,7 +115,7 @@ class Keeper:
 
     def _guard(self, situation: Situation, view: View) -> None:
         """A view that does not fit never leaves, whatever a strategy does; pass-through promises nothing."""
-        if self.strategy.name == "pass_through":
+        if self.strategy.name == PASS_THROUGH:
             return
         tokens = situation.count(view.messages)
         if tokens > situation.limit:

@@ -270,14 +270,15 @@ def _text_or_none(value: Any, where: str) -> str | None:
 class History(Sequence[Message]):
     """A client's messages, read one by one when somebody looks: a history of a million tokens costs what is looked at."""
 
-    def __init__(self, raw: Sequence[Any], added: Mapping[int, str] | None = None) -> None:
+    def __init__(self, raw: Sequence[Any], added: Mapping[int, str] | None = None, reasoning: bool = True) -> None:
         self.raw = raw
+        self._reasoning = reasoning  # False: messages are read without theirs
         self._added = dict(added or {})
         self._read: dict[int, Message] = {}
 
     def with_added(self, added: Mapping[int, str]) -> "History":
         """The same history where the messages at these indices have some text more at their end."""
-        return History(self.raw, {**self._added, **added})
+        return History(self.raw, {**self._added, **added}, self._reasoning)
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -295,5 +296,6 @@ class History(Sequence[Message]):
         found = self._read.get(place)
         if found is None:
             found = read(self.raw[place], place)
+            found = found if self._reasoning else found.without_reasoning()
             found = self._read[place] = found.adding(self._added[place]) if place in self._added else found
         return found

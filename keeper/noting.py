@@ -9,8 +9,10 @@ be noted (one message that leaves no room for the request) goes to the archive a
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from keeper.checks import Turns
+from keeper.cutting import Room, least, plan_cut
 from keeper.errors import MessageTooLarge, UpstreamFailed, WindowTooSmall
 from keeper.message import History, Message
 from keeper.notes import Notes
@@ -19,13 +21,11 @@ from keeper.strategies.base import Situation, View
 from keeper.window import (
     NO_NOTES,
     Cut,
-    Room,
     beginning,
     cut_from_json,
     layout,
     leading_systems,
     newest_exchange,
-    plan_cut,
     settled,
     task_index,
 )
@@ -54,10 +54,10 @@ async def advance(situation: Situation, take: TakeNotes) -> Cut | None:
         if (cut.noted if cut else 0) >= border:
             if tokens <= comfortable(situation):
                 return cut
-            tightened = _tightened(situation, cut)
+            tightened = _tightened(situation, cut, tokens)
             if tightened is not None or tokens <= situation.limit:
                 return tightened or cut
-            border = _later_border(situation, cut, border)
+            border = _later_border(situation, cut or Cut(), border)
         elif tokens <= comfortable(situation) and not due(situation, cut, border):
             return cut
         try:
@@ -75,7 +75,7 @@ def comfortable(situation: Situation) -> int:
 
 def view_of(situation: Situation, cut: Cut | None, before: Cut | None) -> View:
     """The view behind `cut`; `before` is the cut that stood when the request came."""
-    messages = layout(situation.history, len(situation.history), cut, situation.config.keep_reasoning)
+    messages = layout(situation.history, len(situation.history), cut)
     if cut is None:
         return View(messages, reason="everything fits")
     state = f"{len(cut.notes.rules)} rules, {len(cut.notes.state)} STATE lines, {len(cut.notes.open)} open"
@@ -84,7 +84,7 @@ def view_of(situation: Situation, cut: Cut | None, before: Cut | None) -> View:
 
 def size(situation: Situation, end: int, cut: Cut | None) -> int:
     """Tokens of the view of history[:end]."""
-    return situation.count(layout(situation.history, end, cut, situation.config.keep_reasoning))
+    return situation.count(layout(situation.history, end, cut))
 
 
 def due(situation: Situation, cut: Cut | None, border: int) -> bool:
@@ -111,7 +111,7 @@ async def _next_cut(situation: Situation, cut: Cut | None, border: int, take: Ta
         end = _next_place(history, noted, border)
         situation.add("unnoted", end - noted)
     else:
-        view = layout(history, end, cut, situation.config.keep_reasoning)
+        view = layout(history, end, cut)
         taken = await take(situation, view, notes, turns(history, noted, end), request)
         notes = taken.notes
     return _put(situation, cut or Cut(), len(history) if end == border else end, end, notes, taken)
@@ -124,8 +124,9 @@ def _put(situation: Situation, cut: Cut, upto: int, noted: int, notes: Notes, ta
         if planned is not None:
             return _saved(situation, planned, taken)
     if upto < len(situation.history) or noted < len(situation.history) - 1:
-        return _saved(situation, Cut(notes, noted, noted, cut.systems, (), cut.task), taken)  # advance() goes on from there
-    raise too_large(situation, notes)
+        # not there yet: advance() goes on from here
+        return _saved(situation, replace(least(situation.history, cut, noted), notes=notes), taken)
+    raise too_large(situation, replace(cut, notes=notes))
 
 
 def _saved(situation: Situation, planned: Cut, taken: Taken | None) -> Cut:
@@ -134,25 +135,27 @@ def _saved(situation: Situation, planned: Cut, taken: Taken | None) -> Cut:
     return planned
 
 
-def _tightened(situation: Situation, cut: Cut | None) -> Cut | None:
+def _tightened(situation: Situation, cut: Cut | None, tokens: int) -> Cut | None:
     """All is noted and still the view is too large, by the newest exchange or a client that wants a longer reply now: less is
     kept beside the notes. None where that does not help."""
     if cut is None:
         return None
-    planned = plan_cut(
-        situation.history, len(situation.history), cut, cut.noted, cut.notes, room(situation, comfortable(situation))
-    )
-    return _saved(situation, planned, None) if planned is not None else None
+    limits = (comfortable(situation), *((situation.limit,) if tokens > situation.limit else ()))
+    for limit in limits:
+        planned = plan_cut(situation.history, len(situation.history), cut, cut.noted, cut.notes, room(situation, limit))
+        if planned is not None:
+            return _saved(situation, planned, None)
+    return None
 
 
-def _later_border(situation: Situation, cut: Cut | None, border: int) -> int:
+def _later_border(situation: Situation, cut: Cut, border: int) -> int:
     """A border inside a newest exchange that does not fit as a whole (many messages that nobody answered): the first from which
     it fits. Raises MessageTooLarge or WindowTooSmall where there is none."""
-    history, notes = situation.history, cut.notes if cut else NO_NOTES
+    history = situation.history
     for place in range(border + 1, len(history)):
-        if history[place].role != "tool" and size(situation, len(history), Cut(notes, place, place)) <= situation.limit:
+        if history[place].role != "tool" and size(situation, len(history), least(history, cut, place)) <= situation.limit:
             return place
-    raise too_large(situation, notes)
+    raise too_large(situation, cut)
 
 
 def room(situation: Situation, limit: int) -> Room:
@@ -175,17 +178,18 @@ def turns(history: History, noted: int, end: int) -> Turns:
     return Turns(heard, said, "\n".join(head if task is None else [*head, history[task].text]))
 
 
-def too_large(situation: Situation, notes: Notes) -> MessageTooLarge | WindowTooSmall:
-    """Why no view can be made: what must stay is too much, or the newest call or message beside it (its largest is named)."""
+def too_large(situation: Situation, cut: Cut) -> MessageTooLarge | WindowTooSmall:
+    """Why no view can be made behind `cut`: what must stay is too much, or the newest call or message beside it (its largest is
+    named)."""
     history = situation.history
     last = len(history) - 1
     while last > 0 and history[last].role == "tool":
         last -= 1
-    stays = layout(history, last, Cut(notes, last, last))
-    if (least := situation.count(stays)) >= situation.limit:
-        return WindowTooSmall(least, situation.limit)
+    stays = least(history, cut, last)
+    if (tokens := size(situation, last, stays)) >= situation.limit:
+        return WindowTooSmall(tokens, situation.limit)
     worst = max(range(last, len(history)), key=lambda index: situation.count((history[index],)))
-    return MessageTooLarge(worst, situation.count((*stays, *history[last:])), situation.limit)
+    return MessageTooLarge(worst, size(situation, len(history), stays), situation.limit)
 
 
 def _request(history: History, cut: Cut | None) -> Message:
@@ -208,7 +212,7 @@ def _piece(situation: Situation, cut: Cut | None, noted: int, border: int, reque
 
 def _last_settled(situation: Situation, cut: Cut | None, noted: int, border: int, request: Message, limit: int) -> int | None:
     def fits(end: int) -> bool:
-        view = layout(situation.history, end, cut, situation.config.keep_reasoning)
+        view = layout(situation.history, end, cut)
         return situation.count((*view, request)) <= limit
 
     if fits(border):

@@ -14,12 +14,12 @@ begins, so that the agent still sees what it just did.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from keeper.message import History, Message, assistant, system, user
 from keeper.notes import Notes, from_json
-from keeper.questions import questions, still_open
+from keeper.questions import questions
 
 SYSTEM_ROLES = ("system", "developer")
 ACKNOWLEDGED = "Noted."
@@ -95,20 +95,19 @@ def merged(messages: Sequence[Message], more: Sequence[str] = ()) -> tuple[Messa
     return ((messages[0] if messages else system("")).with_text(text),)
 
 
-def layout(history: History, end: int, cut: Cut | None, keep_reasoning: bool = False) -> tuple[Message, ...]:
+def layout(history: History, end: int, cut: Cut | None) -> tuple[Message, ...]:
     """The view of history[:end]. With the same cut a longer `end` only adds messages at the end."""
     leading = leading_systems(history)
     if cut is None:
-        return (*merged(history[: min(leading, end)]), *_body(history, leading, end, cut, keep_reasoning))
-    rest = _body(history, cut.start, end, cut, keep_reasoning)
+        return (*merged(history[: min(leading, end)]), *_body(history, leading, end, cut))
+    rest = _body(history, cut.start, end, cut)
     bridge = (assistant(ACKNOWLEDGED),) if rest and rest[0].role == "user" else ()
     return (*merged(history[:leading], cut.systems), pinned(history, cut), *bridge, *rest)
 
 
-def _body(history: History, start: int, end: int, cut: Cut | None, keep_reasoning: bool) -> tuple[Message, ...]:
+def _body(history: History, start: int, end: int, cut: Cut | None) -> tuple[Message, ...]:
     reminder = cut.notes.reminder() if cut else ""
-    shown = (history[index] if keep_reasoning else history[index].without_reasoning() for index in range(start, end))
-    return tuple(m.adding(f"\n\n{reminder}") if reminder and questions(m) else m for m in shown)
+    return tuple(m.adding(f"\n\n{reminder}") if reminder and questions(m) else m for m in history[start:end])
 
 
 def pinned(history: History, cut: Cut) -> Message:
@@ -177,91 +176,3 @@ def exchange_before(history: History, index: int) -> int:
     if start > 0 and history[start].role == "assistant" and history[start - 1].role == "user":
         start -= 1
     return max(start, 0)
-
-
-# --- choosing a cut -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a cut may take: `limit` tokens of the whole view, `kept` for the exchange before the border and for open questions
-    each, `task` for the first user message."""
-
-    limit: int
-    kept: int
-    task: int
-    count: Count = field(compare=False)
-
-
-def plan_cut(history: History, end: int, cut: Cut, noted: int, notes: Notes, room: Room) -> Cut | None:
-    """The next cut after `cut`, with NOTES that cover history[:noted], so that the view of history[:end] fits `room.limit`.
-
-    Gives up, in this order, until it fits: the exchange before the border, whole open questions (their question sentences stay),
-    old STATE lines (they stay in the notes), most of a long task. None where even that does not fit.
-    """
-    start = exchange_before(history, noted)
-    planned = _from(history, end, cut, max(start, cut.start), noted, notes, room)
-    kept = room.count(layout(history, noted, planned)) - room.count(layout(history, planned.start, planned))
-    if kept > room.kept or not _fits(history, end, planned, room):
-        planned = _from(history, end, cut, noted, noted, notes, room)
-    for reduce in (
-        lambda c: c,
-        _only_questions,
-        lambda c: _fewer_lines(history, end, c, room),
-        lambda c: _less_task(history, end, c, room),
-    ):
-        planned = reduce(planned) if not _fits(history, end, planned, room) else planned
-    return planned if _fits(history, end, planned, room) else None
-
-
-def _fits(history: History, end: int, cut: Cut, room: Room) -> bool:
-    return room.count(layout(history, end, cut)) <= room.limit
-
-
-def _from(history: History, end: int, cut: Cut, start: int, noted: int, notes: Notes, room: Room) -> Cut:
-    """A cut at `start` with its pinned parts: system messages and open questions from before it."""
-    task, leading = task_index(history), leading_systems(history)
-    task = task if task is not None and task < noted else None  # in the newest exchange it stands as it is
-    start = max(start, leading, 0 if task is None else task + 1)
-    passed = range(max(cut.start, leading), start)
-    systems = (*cut.systems, *(history[i].text for i in passed if history[i].role in SYSTEM_ROLES))
-    older = [index for index, _ in cut.waiting]
-    open_now = still_open(history, [i for i in [*older, *passed] if i != task], end)
-    waiting = tuple((i, history[i].text) for i in open_now if i < start and history[i].text.strip())
-    planned = Cut(notes, start, noted, systems, waiting, cut.task if cut.task is not None else _task_shown(history, task, room))
-    if waiting and room.count((user("\n\n".join(text for _, text in waiting)),)) > room.kept:
-        return _only_questions(planned)
-    return planned
-
-
-def _task_shown(history: History, task: int | None, room: Room) -> int | None:
-    """How many characters of the task are shown: all (None) where it takes no more than its share."""
-    if task is None or room.count((history[task],)) <= room.task:
-        return None
-    text = history[task].text
-    return _most(len(text), lambda n: room.count((history[task].with_text(excerpt(text, n)),)) <= room.task)
-
-
-def _only_questions(cut: Cut) -> Cut:
-    """Of the messages that wait, the sentences that ask; of an instruction that asks nothing, its beginning."""
-    return replace(cut, waiting=tuple((i, "\n".join(questions(user(text))) or text[:400]) for i, text in cut.waiting))
-
-
-def _fewer_lines(history: History, end: int, cut: Cut, room: Room) -> Cut:
-    return replace(cut, shown=_most(len(cut.notes.state), lambda n: _fits(history, end, replace(cut, shown=n), room)))
-
-
-def _less_task(history: History, end: int, cut: Cut, room: Room) -> Cut:
-    index = task_index(history)
-    if index is None:
-        return cut
-    return replace(cut, task=_most(len(history[index].text), lambda n: _fits(history, end, replace(cut, task=n), room)))
-
-
-def _most(most: int, works: Callable[[int], bool]) -> int:
-    """The greatest number in 0..most that works, found by halving; 0 where none does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if works(middle) else (low, middle - 1)
-    return low

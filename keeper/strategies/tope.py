@@ -27,7 +27,7 @@ from keeper.questions import still_open
 from keeper.strategies.base import Situation, View
 from keeper.strategies.summarise import Summarise
 from keeper.unfold import allowance, unfold
-from keeper.window import ACKNOWLEDGED, NO_NOTES, SYSTEM_ROLES, excerpt, leading_systems, merged, task_index
+from keeper.window import ACKNOWLEDGED, SYSTEM_ROLES, Cut, excerpt, leading_systems, merged, task_index
 
 MARK = "tope"
 HANDED_OVER = "tope_summarise"
@@ -176,7 +176,7 @@ def next_edit(situation: Situation, before: Edit, prices: Prices) -> Edit | None
             return None
         if situation.count(layout(situation, edit)) <= situation.limit:
             return replace(edit, plan=render_plan(_counted(situation, plan, before, edit, costs)))
-    raise too_large(situation, NO_NOTES)
+    raise too_large(situation, Cut())
 
 
 def _counted(situation: Situation, plan: EditPlan, before: Edit, edit: Edit, costs: Costs) -> EditPlan:
