@@ -124,7 +124,7 @@ def report(runners: Sequence[Runner], best: dict[int, tuple[int, int, bool]], mo
         Column("reread", "re-read", percent(3)),
         Column("optimum", "optimum", percent(3)),
         Column("peak_bytes", "held", size),
-        Column("blocks_per_second", "blocks/s", number()),
+        Column("blocks_per_second", "blocks/s CPU", number()),
     )
     x = "budget" if runners[0].plan.budget is not None else "keep"
     extra = {"skipped": reading.count, "skipped_first": reading.first}

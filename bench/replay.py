@@ -138,9 +138,9 @@ def replay(opened: Opened, runners: Sequence[Runner]) -> None:
     for grid, fold, turn in shown(opened.turns(), opened, "replaying"):
         for runner in runners:
             simulator = runner.simulator(grid, fold, known)
-            started = time.perf_counter()
+            started = time.thread_time()
             outcome = simulator.turn(turn)
-            runner.tally.seconds += time.perf_counter() - started
+            runner.tally.seconds += time.thread_time() - started
             runner.tally.add(turn.conversation, outcome, len(turn.ids))
             if runner.tally.all.requests % HELD_EVERY == 0:
                 runner.note_bytes()

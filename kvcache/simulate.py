@@ -15,7 +15,7 @@ from kvcache.placement import PlacementFacts, positions
 from kvcache.watch import Ids, Watch, common_steps
 
 KNOWN_IDS = 4_000_000
-CONVERSATIONS = 4096
+CONVERSATIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,20 @@ class _Conversation:
 class Simulator:
     """Replays turns one conversation's checkpoints at a time, `policy.keep` of them each."""
 
-    def __init__(self, policy: Policy, rollbacks: Rollbacks | None = None, known: Known | None = None) -> None:
-        """Raises UnknownPolicy."""
+    def __init__(
+        self,
+        policy: Policy,
+        rollbacks: Rollbacks | None = None,
+        known: Known | None = None,
+        remember: int = CONVERSATIONS,
+    ) -> None:
+        """`remember`: conversations that are held at once. Raises UnknownPolicy."""
         Kept(policy.evict, policy.keep)
         positions(policy.placement, PlacementFacts(1, 0, policy.grid, 0))
         self.policy = policy
         self._known = known or Known()
-        self._watch = Watch(policy.grid, rollbacks or Rollbacks())
+        self._remember = remember
+        self._watch = Watch(policy.grid, rollbacks or Rollbacks(), remember)
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
         self._now = 0
 
@@ -138,7 +145,7 @@ class Simulator:
         if name not in self._conversations:
             self._conversations[name] = _Conversation(Kept(self.policy.evict, self.policy.keep))
         self._conversations.move_to_end(name)
-        if len(self._conversations) > CONVERSATIONS:
+        if len(self._conversations) > self._remember:
             self._conversations.popitem(last=False)
         return self._conversations[name]
 

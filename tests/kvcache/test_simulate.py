@@ -1,6 +1,8 @@
 """The simulator: what counts as a hit, as re-reading, and what its memory is bounded by."""
 
+import gc
 import random
+import tracemalloc
 
 import pytest
 
@@ -111,6 +113,26 @@ def test_known_ids_are_bounded_and_the_recent_ones_stay_known() -> None:
         assert known(ids) == 20
         assert known.size <= 240
     assert known([(0, i) for i in range(20)]) == 0
+
+
+def bytes_after(conversations: int) -> int:
+    """Memory that is held after so many conversations of ten turns were replayed with small limits."""
+    simulator = Simulator(Policy("adaptive", "adaptive", 4, GRID), known=Known(500), remember=4)
+    tracemalloc.start()
+    try:
+        for number in range(conversations):
+            path: list[int] = []
+            for turn in range(10):
+                path = [*path, *(10_000 * number + 100 * turn + i for i in range(8))]
+                simulator.turn(Turn(str(number), len(path) * GRID + 1, path))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_trace() -> None:
+    assert bytes_after(200) < 1.2 * bytes_after(40)
 
 
 def test_an_unknown_policy_is_named_before_anything_is_replayed() -> None:
