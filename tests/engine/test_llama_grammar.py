@@ -169,9 +169,7 @@ def schema(name: str) -> SamplingParams:
     return SamplingParams(json_schema=json.dumps(SCHEMAS[name]))
 
 
-@pytest.mark.parametrize(
-    "name", sorted(SCHEMAS.keys() - {"found"})
-)  # random letters never find that
+@pytest.mark.parametrize("name", sorted(SCHEMAS.keys() - {"found"}))  # random letters never find that
 def test_whatever_the_grammar_of_a_schema_writes_is_valid(walker: MakeWalker, name: str) -> None:
     validator = jsonschema.Draft202012Validator(SCHEMAS[name])
     for seed in range(8):

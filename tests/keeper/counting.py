@@ -41,5 +41,5 @@ class PrefixCache:
     @staticmethod
     def _common(one: list[str], other: list[str]) -> int:
         same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-        part = commonprefix([one[same], other[same]]) if same < min(len(one), len(other)) else ""
+        part = commonprefix([one[same], other[same]]) if same < min(len(one), len(other)) else ""  # noqa: RUF071 - characters are what is meant
         return sum(tokens(piece) for piece in one[:same]) + tokens(part)

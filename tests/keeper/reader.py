@@ -29,7 +29,9 @@ SENTENCES = [
 ]
 PATTERNS = [(kind, re.compile(pattern)) for kind, pattern in SENTENCES]
 QUESTION = re.compile(
-    r"What value does (?P<now>\S+) hold now\?|What value did (?P<old>\S+) hold after item (?P<at>\d+)\?|Who changed (?P<who>\S+) in item (?P<in>\d+)\?"
+    r"What value does (?P<now>\S+) hold now\?"
+    r"|What value did (?P<old>\S+) hold after item (?P<at>\d+)\?"
+    r"|Who changed (?P<who>\S+) in item (?P<in>\d+)\?"
 )
 
 
@@ -153,7 +155,9 @@ def call(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
 
 @dataclass
 class Slips:
-    """Ways to go wrong, and the notes calls (counted from 1) on which the reader does; 0 means on all. `stubborn`: again when asked."""
+    """Ways to go wrong, and the notes calls (counted from 1) on which the reader does; 0 means on all.
+
+    `stubborn`: again when asked."""
 
     on: dict[str, set[int]] = field(default_factory=dict)
     stubborn: bool = False
@@ -330,7 +334,7 @@ class Reader:
             done = {"query": name, "before": item + 1}
             searched = json.dumps(done) in seen.searched
             complete = searched or any(e.item == item and e.kind == "set" for e in known)
-            value = replay(known) if complete or not seen.has_notes and known and known[0].kind == "set" else None
+            value = replay(known) if complete or (not seen.has_notes and known and known[0].kind == "set") else None
             if searched and value is None and known:  # the list was cut short before the last time it was set: look further back
                 return self._ruled(name, value, seen), {"query": name, "before": known[0].item}
             return self._ruled(name, value, seen), None if complete else done

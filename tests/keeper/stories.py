@@ -117,7 +117,7 @@ class Message:
 
 
 class Stream:
-    """Items of stories, questions every `every` items and at the end. `ledger` is the truth at the end of what was drawn so far."""
+    """Items of stories, questions every `every` items and at the end. `ledger`: the truth at the end of what was drawn so far."""
 
     def __init__(self, seed: int, items: int, every: int = 10, names: int = 12, sentences: int = 8) -> None:
         self.random = random.Random(seed)
