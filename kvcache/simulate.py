@@ -10,12 +10,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from kvcache.adaptive import Curve, Rollbacks
-from kvcache.kept import Kept
+from kvcache.kept import Change, Kept
 from kvcache.placement import PlacementFacts, positions
 from kvcache.watch import Ids, Watch, common_steps
 
 KNOWN_IDS = 4_000_000
 CONVERSATIONS = 512
+RETURNS_PRIOR = (0.2, 20)
+"""(returns, turns) seen before anything was: one prompt in a hundred goes back to a branch that was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Simulator:
         self._remember = remember
         self._watch = Watch(policy.grid, rollbacks or Rollbacks(), remember)
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
-        self._now = 0
+        self._now = self._returns = 0
 
     @property
     def held(self) -> int:
@@ -133,12 +135,14 @@ class Simulator:
         grid = self.policy.grid
         known = self._known(turn.ids)
         conversation = self._conversation(turn.conversation)
-        rollback = self._follow(conversation, turn)
+        common, rollback = self._follow(conversation, turn)
+        self._returns += known > common and rollback is not None
         usable = min(known, (turn.length - 1) // grid)
         resumed = conversation.kept.resume(turn.ids, usable, self._now)
         curve = self._watch.note(turn.ids, turn.length, turn.marks) if self.policy.learns else None
         placed = self._positions(conversation, turn, resumed, curve)
-        conversation.kept.add(turn.ids, placed, self._now, curve)
+        back = (self._returns + RETURNS_PRIOR[0]) / (self._now + RETURNS_PRIOR[1])
+        conversation.kept.add(turn.ids, placed, self._now, Change(common, curve, back))
         return Outcome(turn.length, known * grid, resumed * grid, rollback)
 
     def _conversation(self, name: str) -> _Conversation:
@@ -149,8 +153,8 @@ class Simulator:
             self._conversations.popitem(last=False)
         return self._conversations[name]
 
-    def _follow(self, conversation: _Conversation, turn: Turn) -> int | None:
-        """Notes where this prompt left the conversation's last one; returns the distance from its end in tokens."""
+    def _follow(self, conversation: _Conversation, turn: Turn) -> tuple[int, int | None]:
+        """Notes where this prompt left the conversation's last one; returns the steps in common and the tokens left behind."""
         grid, last = self.policy.grid, conversation
         common = common_steps(last.ids, turn.ids)
         rollback = (len(last.ids) - common) * grid if last.length else None
@@ -158,7 +162,7 @@ class Simulator:
             last.branches = (*(b for b in last.branches if b < common * grid), common * grid)
         last.ends = tuple(end for end in (*last.ends, last.length) if 0 < end < (common + 1) * grid)
         last.ids, last.length = turn.ids, turn.length
-        return rollback
+        return common, rollback
 
     def _positions(self, conversation: _Conversation, turn: Turn, resumed: int, curve: Curve | None) -> list[int]:
         grid, policy = self.policy.grid, self.policy

@@ -39,7 +39,7 @@ def thin(curve: Curve, positions: Iterable[int], keep: int, least: float = 0.0) 
     loss(p) = P(a return lands in [p, next kept)) * (p - kept before it). Greedy; optimum.best is exact and within 2 % of it
     on the traces (docs/benchmarks.md), at a tenth of the time.
     """
-    chain = _Chain(curve, sorted(set(positions)))
+    chain = Chain(curve, sorted(set(positions)))
     while len(chain) > keep or (len(chain) > 1 and chain.least_loss() < least):
         chain.drop_cheapest()
     return chain.positions()
@@ -52,7 +52,7 @@ def worths(curve: Curve, positions: Sequence[int], core: int = CORE, least: floa
     Between conversations only recency decides about the core, and anybody's spare goes before it: on interleaved sessions
     this re-reads 40 % of what LRU does (docs/benchmarks.md); dropping by chance * tokens / bytes alone was worse than LRU.
     """
-    chain = _Chain(curve, list(positions))
+    chain = Chain(curve, list(positions))
     found = dict.fromkeys(positions, 1.0)
     while len(chain) > core or (len(chain) > 1 and chain.least_loss() < least):
         count = len(chain)
@@ -77,7 +77,7 @@ def spread(curve: Curve, start: int, end: int, count: int) -> tuple[int, ...]:
     return tuple(int(p) for p in np.unique(np.concatenate([levels, likely, [end - start - 1]])) + start + 1)
 
 
-class _Chain:
+class Chain:
     """Kept positions as a linked list with a heap of losses; a loss only grows while others leave, so stale ones are renewed."""
 
     def __init__(self, curve: Curve, positions: list[int]) -> None:
