@@ -146,14 +146,14 @@ def _report(results: Results, tail: dict[str, int], peers: Sequence[Peer], skipp
     rows = [_row(name, tail[name], {p.name: results[name, p.name] for p in peers}) for name in tail]
     notes = [
         f"{setup.model.name}, ctx {setup.ctx}, {setup.threads} threads, batch {setup.batch}; medians of {_rounds_of(results)}",
-        "tail: tokens that no earlier prompt had, which everybody must read; read: prompt tokens decoded; ms: to the first token",
+        "tail: tokens that no earlier prompt had, which everybody must read; then prompt tokens read and the time to the first "
+        "token, and kvalet's time over the peer's",
         *skipped,
         *dict.fromkeys(f"{peer} failed at {name}: {m.failed}" for (name, peer), m in results.items() if m.failed),
     ]
-    columns = [Column("scenario", "scenario", str), Column("prompt", "prompt", number()), Column("tail", "tail", number())]
-    for peer in peers:
-        columns += [Column(f"{peer.name} read", f"{peer.name} read", number()), Column(f"{peer.name} ms", "ms", number(1))]
-    columns += [Column(f"{p.name} ratio", f"ms, kvalet / {p.name}", number(2)) for p in peers[1:]]
+    columns = [Column("scenario", "scenario"), Column("prompt", "prompt", number()), Column("tail", "tail", number())]
+    columns += [Column(f"{peer.name} shown", peer.name) for peer in peers]
+    columns += [Column(f"{peer.name} ratio", f"ms / {peer.name}", number(2)) for peer in peers[1:]]
     return Report("re-reading and time to first token", tuple(columns), rows, tuple(notes))
 
 
@@ -168,7 +168,8 @@ def _row(name: str, tail: int, measured: dict[str, Measured]) -> dict[str, Any]:
     for peer, found in measured.items():
         if not found.read:
             continue
-        row[f"{peer} read"], row[f"{peer} ms"] = statistics.median(found.read), 1e3 * statistics.median(found.seconds)
+        read, ms = statistics.median(found.read), 1e3 * statistics.median(found.seconds)
+        row |= {f"{peer} read": read, f"{peer} ms": ms, f"{peer} shown": f"{read:,.0f} in {ms:,.0f} ms"}
         row[f"{peer} reads"], row[f"{peer} seconds"] = found.read, found.seconds
         if peer != Kvalet.name and len(found.seconds) == len(ours.seconds):
             row[f"{peer} ratio"] = statistics.median(a / b for a, b in zip(ours.seconds, found.seconds, strict=True))
