@@ -49,6 +49,7 @@ async def advance(situation: Situation, take: TakeNotes) -> Cut | None:
     A notes call that fails is let pass where the request fits without it: the next request asks again.
     """
     cut, border = latest_cut(situation), newest_exchange(situation.history)
+    _check_possible(situation, cut or Cut())
     while True:
         tokens = size(situation, len(situation.history), cut)
         if (cut.noted if cut else 0) >= border:
@@ -181,15 +182,27 @@ def turns(history: History, noted: int, end: int) -> Turns:
 def too_large(situation: Situation, cut: Cut) -> MessageTooLarge | WindowTooSmall:
     """Why no view can be made behind `cut`: what must stay is too much, or the newest call or message beside it (its largest is
     named)."""
-    history = situation.history
-    last = len(history) - 1
-    while last > 0 and history[last].role == "tool":
-        last -= 1
+    history, last = situation.history, _last_beginning(situation.history)
     stays = least(history, cut, last)
     if (tokens := size(situation, last, stays)) >= situation.limit:
         return WindowTooSmall(tokens, situation.limit)
     worst = max(range(last, len(history)), key=lambda index: situation.count((history[index],)))
     return MessageTooLarge(worst, size(situation, len(history), stays), situation.limit)
+
+
+def _check_possible(situation: Situation, cut: Cut) -> None:
+    """Before any call is made: whether the newest message can be shown at all."""
+    history = situation.history
+    if size(situation, len(history), least(history, cut, _last_beginning(history))) > situation.limit:
+        raise too_large(situation, cut)
+
+
+def _last_beginning(history: History) -> int:
+    """The last place where a view can begin: the newest message, or the call whose results came last."""
+    last = len(history) - 1
+    while last > 0 and history[last].role == "tool":
+        last -= 1
+    return last
 
 
 def _request(history: History, cut: Cut | None) -> Message:

@@ -25,6 +25,11 @@ NOT_SENT_BACK = HOP_BY_HOP | {"content-length", "content-encoding"}
 RETRY_AFTER_SECONDS = (0.5, 1.5)
 
 
+def said(error: Exception) -> str:
+    """What an error of httpx says; some say nothing."""
+    return str(error) or type(error).__name__
+
+
 class UpstreamAnswered(UpstreamFailed):
     """The upstream answered with an error: its status, headers and body go to the client as they are."""
 
@@ -65,7 +70,7 @@ class Upstream:
         try:
             yield response
         except httpx.HTTPError as error:
-            raise UpstreamFailed(f"the upstream {self.url} broke off: {error or type(error).__name__}") from error
+            raise UpstreamFailed(f"the upstream {self.url} broke off: {said(error)}") from error
         finally:
             await response.aclose()
 
@@ -75,10 +80,10 @@ class Upstream:
                 return await self._client.send(request, stream=True)
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.RemoteProtocolError) as error:
                 if wait is None:
-                    raise UpstreamFailed(f"no answer from the upstream {self.url}: {error or type(error).__name__}") from error
+                    raise UpstreamFailed(f"no answer from the upstream {self.url}: {said(error)}") from error
                 await asyncio.sleep(wait)
             except httpx.HTTPError as error:
-                raise UpstreamFailed(f"no answer from the upstream {self.url}: {error or type(error).__name__}") from error
+                raise UpstreamFailed(f"no answer from the upstream {self.url}: {said(error)}") from error
         raise AssertionError("the last try returns or raises")
 
 
