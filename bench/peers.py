@@ -84,7 +84,7 @@ def _common(one: list[int], other: list[int]) -> int:
 def command(
     peer: Annotated[list[str] | None, typer.Option(help="A peer to compare with; may be repeated. None: all.")] = None,
     model: Annotated[str, typer.Option(help="A GGUF or a name.")] = "synthetic:tiny",
-    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds; medians over them.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds; medians over them.")] = 2,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each server.")] = 2,
     scale: Annotated[float, typer.Option(min=0.02, help="1: prompts of about 4,500 tokens.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the words.")] = 1,
