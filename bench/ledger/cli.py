@@ -9,6 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.errors import BadOption, BenchError
 from bench.report import publish
+from engine import catalog
+from engine.errors import ModelError
 
 TOKENIZER = "tokenizer.json"
 app = typer.Typer(help="Train, evaluate and export the embedded ledger model.", no_args_is_help=True)
@@ -26,24 +28,30 @@ def bar() -> Progress:
     return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
+def _path(model: str, option: str) -> Path:
+    try:
+        return catalog.resolve(model).path
+    except ModelError as error:
+        raise BadOption(option, str(error)) from None
+
+
 @app.command()
 def train(
     folder: Folder = Path("ledger-model"),
-    steps: Annotated[int, typer.Option(help="Steps of about 4,600 tokens; a run may be resumed with others.", min=1)] = 1800,
-    decay: Annotated[int, typer.Option(help="Of them, the last ones at a falling rate.", min=1)] = 550,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same episodes and first weights.", min=0)] = 0,
+    start: Annotated[str | None, typer.Option(help="A GGUF, or a name, to begin from; none: random weights.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps of about 4,600 tokens, at a rate that falls to the last.", min=1)] = 500,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same episodes in the same order.", min=0)] = 7,
     threads: Annotated[int, typer.Option(help="Threads of PyTorch.", min=1)] = 2,
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="A third faster; needs a C++ compiler.")] = True,
 ) -> None:
     """Train in FOLDER, or go on from the checkpoint that is there (one every 50 steps)."""
     need_torch()
-    from bench.ledger.optimizers import Rates
     from bench.ledger.tokenizer import load_or_train
     from bench.ledger.train import Plan, Step
     from bench.ledger.train import train as run
 
     tokenizer = load_or_train(folder / TOKENIZER)
-    plan = Plan(steps=steps, seed=seed, rates=Rates(decay=decay), threads=threads)
+    plan = Plan(steps=steps, seed=seed, start=_path(start, "--start") if start else None, threads=threads)
     with bar() as progress:
         task = progress.add_task("training", total=steps)
         smooth: dict[str, float] = {}
@@ -89,14 +97,9 @@ def evaluate(
     from bench.ledger.evaluate import SIZES, Reader
     from bench.ledger.evaluate import evaluate as score
     from bench.ledger.scores import report
-    from engine import catalog
-    from engine.errors import ModelError
 
     episodes = min(episodes, 20) if quick else episodes
-    try:
-        reader = Reader(catalog.resolve(model).path, threads)
-    except ModelError as error:
-        raise BadOption("MODEL", str(error)) from None
+    reader = Reader(_path(model, "MODEL"), threads)
     scores = []
     with bar() as progress:
         task = progress.add_task("episodes", total=episodes * len(SIZES))

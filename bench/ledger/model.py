@@ -1,4 +1,4 @@
-"""Qwen3.5 layers in plain PyTorch: gated delta net, gated attention every third layer; for training on a CPU.
+"""Qwen3.5 layers in plain PyTorch: gated delta net, gated attention every fourth layer; for training on a CPU.
 
 Names and shapes follow llama.cpp's `qwen35` so that export.py only renames. B batch, T tokens, H heads, D head size.
 """
@@ -7,7 +7,6 @@ Names and shapes follow llama.cpp's `qwen35` so that export.py only renames. B b
 # torch is an extra: where it is not installed nn.Module is Any, which strict mode does not let a class derive from.
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +18,11 @@ CHUNK = 32  # tokens that the delta rule solves at once; T must be a multiple
 
 @dataclass(frozen=True)
 class Shape:
-    """Geometry; the defaults are the shipped model's 2.9 M parameters."""
+    """Geometry; the defaults are the shipped model's 3.5 M parameters."""
 
     vocabulary: int = 1024
     width: int = 192
-    layers: int = 6
+    layers: int = 8
     feed_forward: int = 512
     heads: int = 4
     kv_heads: int = 2
@@ -31,7 +30,7 @@ class Shape:
     linear_heads: int = 4
     linear_size: int = 32
     convolution: int = 4
-    interval: int = 3
+    interval: int = 4
     rope_base: float = 1e6
     rotated: int = 32
 
@@ -187,16 +186,3 @@ class LedgerModel(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.norm(x) @ self.embedding.weight.t()
-
-    def share_identity(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Gives both tokens of each pair what either has of its own beside its side's mean, so that one is found by the other.
-
-        For a name with and without the space before it: nothing else tells the network that they are the same.
-        """
-        sides = [torch.tensor(side) for side in zip(*pairs, strict=True)]
-        with torch.no_grad():
-            weight = self.embedding.weight
-            means = [weight[side].mean(0) for side in sides]
-            own = sum(weight[side] - mean for side, mean in zip(sides, means, strict=True))
-            for side, mean in zip(sides, means, strict=True):
-                weight[side] = mean + own
