@@ -22,7 +22,7 @@ class KeeperConfig:
     reply_reserve: int = 0  # room left for a reply: a quarter of the window, or max_tokens where that is less
     notes_every_tokens: int = 0  # take notes when this much is not noted yet: half the window
     notes_every_batches: int = 0  # or when this many user and tool messages are not noted yet; 0: tokens alone
-    notes_reply_tokens: int = 0  # max_tokens of a notes call: the reply reserve
+    notes_reply_tokens: int = 0  # max_tokens of a notes call, thinking included: an eighth of the window, at least 1,024
     re_asks: int = 2  # how often one notes request is asked again before the first reply stands
     summarise_at: float = 0.75  # share of the window at which `summarise` does
     task_share: float = 0.5  # of the view: a first user message beyond this is shown as an excerpt, the rest by search
@@ -46,6 +46,10 @@ class KeeperConfig:
         """Tokens of the window that a view leaves for the reply."""
         most = self.reply_reserve or self.window // 4
         return min(most, max_tokens) if max_tokens and max_tokens > 0 else most
+
+    @property
+    def notes_reply(self) -> int:
+        return self.notes_reply_tokens or min(self.reserve(None), max(1024, self.window // 8))
 
     @property
     def room_for_searches(self) -> int:

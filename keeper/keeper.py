@@ -22,7 +22,7 @@ from keeper.past import Past
 from keeper.recall import tool_name, tool_of
 from keeper.strategies.base import Situation, Strategy, View
 from keeper.strategies.registry import make
-from keeper.thinking import for_main_call, for_own_call
+from keeper.thinking import for_main_call, for_own_call, with_thinking
 from keeper.turn import Turn, shown_again, tool_names
 
 PASS_THROUGH = "pass_through"  # the one strategy that promises nothing and changes nothing
@@ -102,12 +102,20 @@ class Keeper:
 
         async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
             own = {key: value for key, value in self._body(body, messages, tools).items() if key not in NOT_FOR_OWN_CALLS}
-            reply = await complete(for_own_call({**own, "max_tokens": max_tokens}, self.config))
-            self._count({"own_calls": 1, "own_prompt_tokens": reply.usage.prompt, "own_cached_tokens": reply.usage.cached})
-            self._count({"own_completion_tokens": reply.usage.completion})
+            sent = for_own_call({**own, "max_tokens": max_tokens}, self.config)
+            reply = await self._own_call(complete, sent)
+            if reply.thought_it_all_away:
+                self._count({"thinking_dropped": 1})
+                reply = await self._own_call(complete, with_thinking(sent, False))
             return reply
 
         return Situation(history, past, self.config, limit, count, ask, tools, recall)
+
+    async def _own_call(self, complete: Complete, body: Body) -> Reply:
+        reply = await complete(body)
+        self._count({"own_calls": 1, "own_prompt_tokens": reply.usage.prompt, "own_cached_tokens": reply.usage.cached})
+        self._count({"own_completion_tokens": reply.usage.completion})
+        return reply
 
     @staticmethod
     def _body(body: Body, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def request_message(notes: Notes | None, already: str = "") -> Message:
 
 async def take_notes(situation: Situation, view: Sequence[Message], notes: Notes, turns: Turns, request: Message) -> Taken:
     """Asks for the changes that `turns`, the end of `view`, made to `notes`. Raises UpstreamFailed where the first call fails."""
-    tokens = situation.config.notes_reply_tokens or situation.config.reserve(None)
+    tokens = situation.config.notes_reply
     asked, draft, replies, findings = [*view, request], Draft(), list[str](), list[Finding]()
     for attempt in range(situation.config.re_asks + 1):
         try:

@@ -215,7 +215,7 @@ def _piece(situation: Situation, cut: Cut | None, noted: int, border: int, reque
 
     None where not even the first place does.
     """
-    tokens = situation.config.notes_reply_tokens or situation.config.reserve(None)
+    tokens = situation.config.notes_reply
     for replies in (2, 1):
         end = _last_settled(situation, cut, noted, border, request, situation.config.window - replies * tokens)
         if end is not None:

@@ -95,25 +95,18 @@ def keeper_for(runtime: Runtime) -> Keeper:
     settings = runtime.settings
     if settings.window > runtime.n_ctx:
         raise ConfigError(f"--window {settings.window} is more than the model's context of {runtime.n_ctx} tokens (--ctx)")
-    config = KeeperConfig(
-        window=settings.window or runtime.n_ctx,
-        strategy=settings.keeper or "in_place",
-        root=settings.archive or archive_folder(),
-        thinking_effort=settings.thinking_effort,
-    )
     try:
-        measured = Tope(lambda: prices(runtime)) if config.strategy == Tope.name else None
-        return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root), measured)
+        config = KeeperConfig(
+            window=settings.window or runtime.n_ctx,
+            strategy=settings.keeper or "in_place",
+            root=settings.archive or archive_folder(),
+            thinking_effort=settings.thinking_effort,
+        )
+        return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root))
     except KeeperError as error:
         raise ConfigError(f"--keeper: {error}") from error
-
-
-def prices(runtime: Runtime) -> Prices:
-    """What reading and restoring cost this engine so far; assumed until it did either."""
-    done, known = runtime.engine.stats().counters, Prices()
-    reread = done.read_ms / done.read_tokens if done.read_tokens else known.reread_ms_a_token
-    restore = done.restore_ms / done.restored_tokens if done.restored_tokens else known.restore_ms_a_token
-    return Prices(known.restore_ms, restore, reread)
+    except ValueError as error:
+        raise ConfigError(f"--window: {error}") from error
 
 
 def install(app: FastAPI, runtime: Runtime) -> None:

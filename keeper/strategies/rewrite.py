@@ -37,7 +37,7 @@ class Rewrite:
 
 async def rewrite_notes(situation: Situation, view: Sequence[Message], notes: Notes, turns: Turns, request: Message) -> Taken:
     """The block as the model wrote it, with the old rules put back. An empty reply leaves the old notes."""
-    reply = await situation.ask((*view, user(REQUEST)), situation.config.notes_reply_tokens or situation.config.reserve(None))
+    reply = await situation.ask((*view, user(REQUEST)), situation.config.notes_reply)
     situation.add("note_calls")
     lines = read(reply.message.text)
     return Taken(rewritten(notes, lines) if lines else notes, (reply.message.text,), (), ())

@@ -133,6 +133,15 @@ def test_a_reply_that_was_all_thinking_is_asked_for_again_without() -> None:
     assert keeper.counters["thinking_dropped"] == 1
 
 
+def test_a_notes_reply_that_was_all_thinking_is_asked_for_again_without() -> None:
+    stories = [m for i in range(12) for m in (u(f"Item {i}: Bo recorded doma86 at {i}."), a("Noted."))]
+    left = iter([dict(ALL_THINKING), a("doma86 = 11 by Bo")])
+    model = Model(lambda body: next(left) if text_of(body["messages"][-1]).startswith("NOTES") else a("fine"))
+    turn = ask(keeper_of(model, window=2048, notes_every_tokens=200), model, [*stories, u("more")])
+    assert "doma86 = 11 by Bo" in text_of(turn.body["messages"][0])
+    assert model.sent[1] == {**model.sent[0], "chat_template_kwargs": {"enable_thinking": False}}
+
+
 def test_it_is_asked_for_again_once() -> None:
     keeper, model = scripted(ALL_THINKING, dict(ALL_THINKING))
     turn = ask(keeper, model, [*LEDGER, u("doma86?")])
