@@ -112,6 +112,12 @@ def from_validation(errors: Sequence[Any]) -> ApiError:
     return ApiError(400, f"{param}: {text}", param=param, code="invalid_type")
 
 
+def unreadable(error: ValueError | RecursionError) -> ApiError:
+    """A body that cannot be read as JSON: broken, not UTF-8, nested too deep, or with a number of thousands of digits."""
+    reason = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+    return ApiError(400, f"the body is not JSON: {reason}", code="invalid_json")
+
+
 def fields(location: Sequence[str | int]) -> list[str | int]:
     """The parts of pydantic's location that name fields: no 'body', no names of union members."""
     return [part for part in location if isinstance(part, int) or (part.isidentifier() and part not in NOT_FIELDS)]
@@ -156,6 +162,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400 and isinstance(error.__cause__, ValueError | RecursionError):  # FastAPI gave no reason
+            return answer(request, unreadable(error.__cause__))
         message = f"{request.method} {request.url.path}: {error.detail}"
         return answer(request, ApiError(error.status_code, message, headers=error.headers))
 

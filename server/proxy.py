@@ -130,8 +130,9 @@ def read_body(content: bytes) -> dict[str, Any]:
     """A request's JSON object; ApiError 400 for anything else."""
     try:
         body = json.loads(content)
-    except ValueError as error:
-        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+        json.dumps(body, ensure_ascii=False).encode()  # a lone surrogate, which no hash and no archive takes, fails here
+    except (ValueError, RecursionError) as error:
+        raise errors.unreadable(error) from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_body")
     return body

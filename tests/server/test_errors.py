@@ -70,7 +70,14 @@ def test_a_body_that_is_no_json_object_is_400(client: TestClient) -> None:
 
 def test_json_nested_deeper_than_python_recurses_is_400(client: TestClient) -> None:
     deep = b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    refused(client, CHAT, 400, content=deep, headers={"content-type": "application/json"})
+    error = refused(client, CHAT, 400, content=deep, headers={"content-type": "application/json"})
+    assert error["message"] == "the body is not JSON: it nests too deep"
+
+
+def test_a_body_that_is_not_utf8_or_counts_in_thousands_of_digits_is_told_so(client: TestClient) -> None:
+    for content, says in ((b'{"model": "\xff"}', "utf-8"), (b'{"max_tokens": ' + b"9" * 5000 + b"}", "digits")):
+        error = refused(client, CHAT, 400, content=content, headers={"content-type": "application/json"})
+        assert error["code"] == "invalid_json" and says in error["message"]
 
 
 def test_a_prompt_longer_than_the_context_is_400_with_both_numbers(client: TestClient) -> None:

@@ -179,6 +179,7 @@ def test_a_proxy_with_a_key_asks_for_it() -> None:
 
 
 BAD = [(b"{", "invalid_json"), (b"[1]", "invalid_body"), (b"{}", "invalid_history"), (b'{"messages": [5]}', "invalid_history")]
+BAD += [(b'{"messages": [{"role": "user", "content": "\\ud83d"}]}', "invalid_json"), (b"[" * 100_000, "invalid_json")]
 
 
 @pytest.mark.parametrize(("content", "code"), [*BAD, (b'{"messages": [{"role": "user", "content": 5}]}', "invalid_history")])
