@@ -30,9 +30,12 @@ def cache_line(runtime: Runtime, interval: int) -> str:
     settings = runtime.settings
     if not runtime.check.ok:
         return f"OFF, the self-check failed: {check_text(runtime.check)}"
-    tiers = [f"{show_size(n)} {name}" for name, n in (("RAM", settings.cache_ram), ("disk", settings.cache_disk)) if n]
+    found = runtime.store.stats()
+    trouble = found.disk_detail.warning if found.disk_detail else None
+    disk = settings.cache_disk if found.disk.budget or not trouble else 0  # while the weights are hashed there is neither
+    tiers = [f"{show_size(n)} {name}" for name, n in (("RAM", settings.cache_ram), ("disk", disk)) if n]
     every = f", a checkpoint every {interval} tokens and at message ends" if interval else ""
-    return (" + ".join(tiers) or "off: only the live state of a slot is reused") + every
+    return (" + ".join(tiers) or "off: only the live state of a slot is reused") + every + (f"; {trouble}" if trouble else "")
 
 
 def exactness(runtime: Runtime) -> str:

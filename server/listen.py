@@ -22,15 +22,17 @@ def run(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
+    logging.getLogger("gguf").setLevel(logging.WARNING)  # its writer tells of byte order and part files
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, leave)
     listener = bind(settings.host, settings.port)  # before minutes go into loading a model
     runtime = build(settings)
     try:
+        app = create_app(runtime)  # may refuse the keeper's options: before a client connects and 'ready' is said
         host, port = listener.getsockname()[:2]
         start_listening(listener, host, port)
         print(banner(runtime, address(host, port)), flush=True)  # noqa: T201
-        server(runtime.settings, create_app(runtime)).run(sockets=[listener])
+        server(runtime.settings, app).run(sockets=[listener])
     finally:
         LOG.info("closing: parking what is not parked yet")
         runtime.close()

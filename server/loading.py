@@ -10,6 +10,7 @@ from engine.catalog import Found
 from engine.chat import ChatTemplate, load_template
 from engine.config import ContextConfig, ModelConfig
 from engine.context import Context, Samplers, Tokenizer
+from engine.errors import ModelError
 from engine.probe import Verdict, may_repack
 from kvcache.fingerprint import Settings as StateSettings
 from server.config import ConfigError, Settings
@@ -91,15 +92,15 @@ def state_settings(model: "Model", config: ContextConfig) -> StateSettings:
 
 
 def template_of(settings: Settings, model: "Model") -> ChatTemplate:
-    """The model's own template, or the file that was given instead. Raises ConfigError for one that cannot be read."""
-    source = model.chat_templates.get("default")
-    if settings.chat_template is not None:
-        try:
-            source = settings.chat_template.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--chat-template {settings.chat_template}: {error}") from error
+    """The model's own template, or the file that was given instead. Raises ConfigError for one that cannot be used."""
     bos, eos = (token_text(model, token) for token in (model.bos, model.eos))
-    return load_template(source, lambda text: len(model.tokenize(text, special=True)) == 1, bos, eos)
+    if settings.chat_template is None:
+        source = model.chat_templates.get("default")
+        return load_template(source, lambda text: len(model.tokenize(text, special=True)) == 1, bos, eos)
+    try:
+        return ChatTemplate(settings.chat_template.read_text("utf-8"), bos, eos)
+    except (OSError, UnicodeDecodeError, ModelError) as error:
+        raise ConfigError(f"--chat-template {settings.chat_template}: {error}") from error
 
 
 def token_text(tokenizer: Tokenizer, token: int | None) -> str:

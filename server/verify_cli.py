@@ -19,7 +19,7 @@ MARGIN = 64  # tokens of context beside the prompt that is tried
 def command(
     model: Annotated[str | None, typer.Argument(help="As for `kvalet serve`. None given: the embedded model.")] = None,
     tokens: Annotated[int, typer.Option(help="Length of the prompt that is read, parked and restored.", min=64)] = 1000,
-    grid: Annotated[list[int] | None, typer.Option(help="A grid to try; may be repeated. None given: 16 to 256.")] = None,
+    grid: Annotated[list[int] | None, typer.Option(help="A grid to try; may be repeated. None given: 16 to 256.", min=1)] = None,
     gpu_layers: Annotated[int, typer.Option(help="As for `kvalet serve`.")] = 0,
     threads: Annotated[int, typer.Option(help="As for `kvalet serve`.")] = 0,
     cache_type_k: Annotated[str, typer.Option(help="As for `kvalet serve`.")] = "f16",

@@ -1,5 +1,7 @@
 """What a person reads at the start says what was really set up."""
 
+from pathlib import Path
+
 from engine.context import StateKind
 from engine.selfcheck import Promise, SelfCheck
 from server.banner import banner
@@ -33,3 +35,14 @@ def test_strict_with_several_slots_says_where_the_bits_end() -> None:
 def test_no_tier_and_no_checkpoints_are_said_plainly() -> None:
     assert "only the live state" in shown(cache_ram=0)
     assert "a checkpoint every" not in shown(kind=StateKind.ATTENTION)
+
+
+def test_a_cache_folder_that_cannot_be_used_is_not_called_a_disk_tier(tmp_path: Path) -> None:
+    (file := tmp_path / "file").write_bytes(b"")
+    made = runtime(cache_disk="1GiB", cache_dir=file)
+    try:
+        assert "64 MiB RAM + 1 GiB disk" in banner(made, "x")
+        assert not made.store.identify(b"f" * 16)
+        assert "1 GiB disk" not in banner(made, "x") and "no disk tier: " in banner(made, "x")
+    finally:
+        made.close()

@@ -1,5 +1,6 @@
 """The command line: every option is there with its help, values reach Settings, and wrong ones end with one line."""
 
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import server.listen
 from engine.errors import ModelError
 from server.config import ConfigError, Settings
 from server.listen import bind
+from tests.server.serving import runtime
 
 RUN = CliRunner()
 
@@ -98,3 +100,18 @@ def test_a_port_in_use_is_a_clear_error_before_anything_is_loaded() -> None:
         taken.listen()
         with pytest.raises(ConfigError, match=r"cannot listen on http://127\.0\.0\.1:\d+: .*in use; choose another with --port"):
             bind("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_server_that_refuses_its_options_never_says_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(server.listen, "build", lambda _: runtime(keeper="sliding", archive=tmp_path))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(ConfigError, match="--keeper"):
+        server.listen.run(Settings(port=0))
+    assert capsys.readouterr().out == ""
+
+
+def test_verify_refuses_a_grid_of_nothing() -> None:
+    done = RUN.invoke(cli.app, ["verify", "--grid", "0"])
+    assert done.exit_code == 2 and "--grid" in done.output
