@@ -98,7 +98,7 @@ class Settings(BaseModel):
     port: int = option(8080, "Port to listen on; 0: any free one, which is printed.", HTTP, ge=0, le=65535)
     api_key: str | None = option(None, "Key that clients must send as a bearer token; also from KVALET_API_KEY.", HTTP)
     cors_origin: tuple[str, ...] = option((), "Web origin that may call this server from a browser; may be repeated.", HTTP)
-    max_body: Size = option("32MiB", "Largest request body.", HTTP, "SIZE")
+    max_body: Size = option("32MiB", "Largest request body.", HTTP, "SIZE", ge=1)
     record: Path | None = option(
         None, "A file to write every request to, tokens and where it resumed (kvalet-bench hitrate replays it).", HTTP
     )
@@ -147,4 +147,7 @@ def checked(settings: Settings) -> Settings:
         raise ConfigError(f"--batch {settings.batch} is not a multiple of --grid {settings.grid}")
     if not settings.flash_attn and settings.cache_type_v not in ("f32", "f16", "bf16"):
         raise ConfigError(f"--cache-type-v {settings.cache_type_v} needs --flash-attn")
+    for name in ("window", "archive", "thinking_effort"):
+        if getattr(settings, name) and settings.keeper is None:
+            raise ConfigError(f"--{name.replace('_', '-')} needs --keeper")
     return settings

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
@@ -160,6 +161,7 @@ def proxy(
     """
     from server.proxy_run import run  # so that --help is quick
 
+    checked_url(upstream)
     config = proxy_config(keeper, window, archive, notes_every, thinking_effort)
     run(config, upstream, key_from(upstream_key_env), timeout, host, port, api_key)
 
@@ -173,6 +175,17 @@ def proxy_config(strategy: str, window: int, archive: Path | None, notes_every: 
         raise ConfigError(f"--keeper: {error}") from error
     except ValueError as error:
         raise ConfigError(f"--window: {error}") from error
+
+
+def checked_url(upstream: str) -> None:
+    """Raises ConfigError for what is no http URL, before the first client finds out."""
+    try:
+        parts = urlsplit(upstream)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"--upstream {upstream}: this is no URL such as http://127.0.0.1:8000")
 
 
 def key_from(variable: str | None) -> str | None:

@@ -16,6 +16,7 @@ def run(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Raises ConfigError where the port cannot be had."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every call, each /tokenize among them
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, leave)
     listener = bind(host, port)

@@ -82,3 +82,15 @@ def test_what_is_no_size_is_refused(text: object) -> None:
 @given(st.integers(min_value=0, max_value=2**45))
 def test_a_shown_size_reads_back_to_within_its_four_digits(nbytes: int) -> None:
     assert parse_size(show_size(nbytes)) == pytest.approx(nbytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("given", [{"window": 4096}, {"archive": "x"}, {"thinking_effort": "low"}])
+def test_an_option_of_the_keeper_without_the_keeper_is_refused_rather_than_ignored(given: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="needs --keeper"):
+        load(given)
+    load({**given, "keeper": "in_place"})
+
+
+def test_a_server_that_would_take_no_body_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--max-body"):
+        load({"max_body": 0})

@@ -23,7 +23,7 @@ from keeper.noting import MARK
 from keeper.window import Cut
 from server.cli import app
 from server.config import ConfigError
-from server.keeper_cli import key_from, proxy_config, with_default_strategy
+from server.keeper_cli import checked_url, key_from, proxy_config, with_default_strategy
 from tests.keeper.helpers import a, called, s, u
 from tests.keeper.reader import Reader
 from tests.keeper.stories import Stream
@@ -115,6 +115,10 @@ def test_options_of_the_proxy_that_cannot_be_used_are_named(monkeypatch: pytest.
         proxy_config("sliding", 4096, None, 0, "")
     with pytest.raises(ConfigError, match="--window"):
         proxy_config("in_place", 10, None, 0, "")
+    for url in ("foo", "127.0.0.1:8000", "ftp://x", "http://", "http://x:y"):
+        with pytest.raises(ConfigError, match="--upstream"):
+            checked_url(url)
+    checked_url("https://x/v1")
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
         key_from("NO_SUCH_KEY")
