@@ -63,7 +63,7 @@ def check_params(params: SamplingParams, n_vocab: int) -> None:
     for name, low, high in _RANGES:
         value = getattr(params, name)
         if not (math.isfinite(value) and low <= value <= high):
-            raise BadRequest(f"{name} is {value}; it must be from {low:g} to {high:g}", name)
+            raise BadRequest(f"{name} is {value}; it must be from {low:.10g} to {high:.10g}", name)
     if params.seed is not None and not -(_SEEDS // 2) <= params.seed < _SEEDS:
         raise BadRequest(f"seed is {params.seed}; it must fit 32 bits", "seed")
     if params.grammar is not None and params.json_schema is not None:

@@ -47,6 +47,11 @@ def test_a_parameter_out_of_range_is_refused_by_name(name: str, value: Any) -> N
     assert caught.value.param == name
 
 
+def test_the_bounds_of_a_parameter_are_written_out() -> None:
+    with pytest.raises(BadRequest, match="from -1 to 2147483647"):
+        check_params(SamplingParams(top_k=-5), 300)
+
+
 def test_a_grammar_and_a_schema_together_are_refused() -> None:
     with pytest.raises(BadRequest):
         check_params(SamplingParams(grammar="root ::= []", json_schema="{}"), 300)
