@@ -44,13 +44,14 @@ class Load:
         return self.answer == 1
 
 
+# Decodes start from a prompt of 8 tokens, so that reading the prompts of the others is no part of a request's generation time.
 LOADS = (
     Load("prefill, 1 request", 1, 1024, 1),
-    Load("decode, 1 request", 1, 64, 48),
+    Load("decode, 1 request", 1, 8, 48),
     Load("prefill, 4 requests", 4, 512, 1),
-    Load("decode, 4 requests", 4, 64, 48),
+    Load("decode, 4 requests", 4, 8, 48),
 )
-QUICK = (Load("prefill, 1 request", 1, 256, 1), Load("decode, 4 requests", 4, 32, 8))
+QUICK = (Load("prefill, 1 request", 1, 256, 1), Load("decode, 4 requests", 4, 8, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,11 @@ def compare(setup: Setup, loads: Sequence[Load], rounds: int, console: Console) 
     with ExitStack() as stack:
         servers = [stack.enter_context(kvalet(setup)), stack.enter_context(stock(setup))]
         for server in servers:
-            tokens_per_second(server, loads[0], random.Random(-1))
+            tokens_per_second(server, loads[0], random.Random("warm-up"))
         for number in track(range(rounds), "alternating rounds", console=console):
             for load in loads:
                 for server in servers if number % 2 == 0 else servers[::-1]:
-                    found[load.name][server.name].append(tokens_per_second(server, load, random.Random(number)))
+                    found[load.name][server.name].append(tokens_per_second(server, load, random.Random(f"{number} {load.name}")))
     return [Row(name, tuple(by["kvalet"]), tuple(by["llama-server"])) for name, by in found.items()]
 
 
