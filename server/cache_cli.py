@@ -3,7 +3,7 @@
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,11 +150,9 @@ def verify(
 ) -> None:
     """Read every byte, prove every chain, compare index and folder both ways. Ends with 1 when something stays wrong."""
     try:
-        with opened(cache_dir) as folder, bar("reading", as_json) as progress:
+        with opened(cache_dir, rebuilds=fix) as folder, bar("reading", as_json) as progress:
             report = admin.verify(folder, fix=fix, progress=progress)
-    except IndexBroken as error:
-        if not fix:
-            fail(f"{error}; `kvalet cache verify --fix` rebuilds it from the files", 1)
+    except IndexBroken:
         with opened(cache_dir, tidy=True) as folder, bar("reading", as_json) as progress:
             report = admin.verify(folder, fix=True, progress=progress)
     if as_json:
@@ -267,23 +265,23 @@ def import_entries(
 
 
 @contextmanager
-def opened(cache_dir: Path | None, *, tidy: bool = False) -> Iterator[Folder]:
-    """The folder, as it is unless `tidy`. One that does not exist ends with 2, one that cannot be used with 1."""
+def opened(cache_dir: Path | None, *, tidy: bool = False, rebuilds: bool = False) -> Iterator[Folder]:
+    """The folder, as it is unless `tidy`. One that does not exist ends with 2, one that cannot be used with 1.
+
+    IndexBroken is raised only to a caller that `rebuilds` the index; to all others it is the end, with the way out named.
+    """
     place = cache_dir or default_folder()
     if not (place / INDEX_NAME).exists() and not any(place.glob("*/*.block")):
         wrong(f"there is no parked state in {place}")
     try:
-        folder = open_folder(place, tidy=tidy)
-    except IndexBroken:
-        raise
+        with closing(open_folder(place, tidy=tidy)) as folder:
+            yield folder
+    except IndexBroken as error:
+        if rebuilds:
+            raise
+        fail(f"{error}; `kvalet cache verify --fix` rebuilds it from the files", 1)
     except (OSError, CacheError) as error:
         fail(str(error), 1)
-    try:
-        yield folder
-    except OSError as error:
-        fail(str(error), 1)
-    finally:
-        folder.close()
 
 
 def _budget_of(place: Path) -> int:

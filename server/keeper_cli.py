@@ -45,7 +45,7 @@ def opened(folder: Path | None) -> Archive:
 
 
 @keeper.command("ls")
-def ls(archive: Folder = None, limit: Annotated[int, typer.Option(help="How many.")] = 50) -> None:
+def ls(archive: Folder = None, limit: Annotated[int, typer.Option(help="How many.", min=1)] = 50) -> None:
     """The conversations, the one last changed first."""
     table = Table("id", "messages", "forked from", "session", "last", "begins", box=None)
     for one in conversations(opened(archive), limit):
@@ -56,7 +56,9 @@ def ls(archive: Folder = None, limit: Annotated[int, typer.Option(help="How many
 
 
 @keeper.command("show")
-def show(id: Id, archive: Folder = None, last: Annotated[int, typer.Option(help="The newest messages; 0 for all.")] = 20) -> None:
+def show(
+    id: Id, archive: Folder = None, last: Annotated[int, typer.Option(help="The newest messages; 0 for all.", min=0)] = 20
+) -> None:
     """The messages of a conversation, word for word."""
     opened_archive = opened(archive)
     _, track = found(opened_archive, id)
@@ -90,7 +92,7 @@ def search(
     before: Annotated[int | None, typer.Option(help="Only items numbered below this.")] = None,
     after: Annotated[int | None, typer.Option(help="Only items numbered above this.")] = None,
     item: Annotated[int | None, typer.Option(help="Only the item with this number.")] = None,
-    limit: Annotated[int, typer.Option(help="How many matches.")] = 20,
+    limit: Annotated[int, typer.Option(help="How many matches.", min=1)] = 20,
 ) -> None:
     """Searches one conversation as the model would."""
     opened_archive = opened(archive)
@@ -110,7 +112,9 @@ def export(id: Id, archive: Folder = None) -> None:
 
 @keeper.command("plan")
 def plan(
-    id: Id, archive: Folder = None, window: Annotated[int, typer.Option(help="Tokens of the window to plan for.")] = 32768
+    id: Id,
+    archive: Folder = None,
+    window: Annotated[int, typer.Option(help="Tokens of the window to plan for.", min=256)] = 32768,
 ) -> None:
     """What an edit would remove, keep and make the server read again (strategy tope): the one in force, and one made now."""
     opened_archive = opened(archive)
@@ -147,11 +151,11 @@ def proxy(
     keeper: Annotated[str, typer.Option(metavar="STRATEGY", help="How the window is managed.")] = "in_place",
     window: Annotated[int, typer.Option(help="Tokens of the live window, reply included.")] = 32768,
     archive: Folder = None,
-    notes_every: Annotated[int, typer.Option(help="Take notes every so many tokens; 0: half the window.")] = 0,
+    notes_every: Annotated[int, typer.Option(help="Take notes every so many tokens; 0: half the window.", min=0)] = 0,
     thinking_effort: Annotated[str, typer.Option(help="reasoning_effort of every call that passes.")] = "",
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the upstream's next byte.")] = 600.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the upstream's next byte.", min=0.001)] = 600.0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one, which is printed.")] = 8081,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one, which is printed.", min=0, max=65535)] = 8081,
     api_key: Annotated[str | None, typer.Option(envvar="KVALET_API_KEY", help="Key that clients must send.")] = None,
 ) -> None:
     """Holds an agent's whole history behind a small window, in front of any OpenAI-compatible server.

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.selfcheck import GRIDS, GridReport, Promise, Verification, verify
-from server.config import load
+from server.config import ConfigError, load
 from server.loading import load_model
 from server.sizes import show_size
 
@@ -34,6 +34,8 @@ def command(
     measured. Exit code 1 when some way back changes the answer at the default grid of 64 or above.
     """
     grids = sorted(set(grid or GRIDS))
+    if grid and grids[-1] > tokens:
+        raise ConfigError(f"--grid {grids[-1]} is longer than the prompt; --tokens must be larger too")
     settings = load(
         {
             "model": model,

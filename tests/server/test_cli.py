@@ -115,3 +115,8 @@ def test_a_server_that_refuses_its_options_never_says_it_is_ready(
 def test_verify_refuses_a_grid_of_nothing() -> None:
     done = RUN.invoke(cli.app, ["verify", "--grid", "0"])
     assert done.exit_code == 2 and "--grid" in done.output
+
+
+def test_verify_refuses_a_grid_that_its_prompt_never_reaches() -> None:
+    with pytest.raises(ConfigError, match="--tokens"):
+        RUN.invoke(cli.app, ["verify", "--grid", "256", "--tokens", "100"], catch_exceptions=False)

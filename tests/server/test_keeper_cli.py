@@ -126,6 +126,23 @@ def test_options_of_the_proxy_that_cannot_be_used_are_named(monkeypatch: pytest.
     assert key_from("NO_SUCH_KEY") == "secret" and key_from(None) is None
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["keeper", "ls", "--limit", "-1"],
+        ["keeper", "show", "x", "--last", "-2"],
+        ["keeper", "search", "x", "y", "--limit", "0"],
+        ["keeper", "plan", "x", "--window", "-4"],
+        ["proxy", "--upstream", "http://x", "--port", "70000"],
+        ["proxy", "--upstream", "http://x", "--timeout", "-1"],
+        ["proxy", "--upstream", "http://x", "--notes-every", "-1"],
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(wrong: list[str]) -> None:
+    done = CliRunner().invoke(app, wrong)
+    assert done.exit_code == 2 and "Invalid value" in done.output and wrong[-2] in done.output
+
+
 def test_keeper_without_a_name_means_in_place() -> None:
     assert with_default_strategy(["kvalet", "serve", "--keeper"]) == ["kvalet", "serve", "--keeper=in_place"]
     assert with_default_strategy(["kvalet", "serve", "--keeper", "--window", "9"])[2] == "--keeper=in_place"
