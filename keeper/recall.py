@@ -18,7 +18,7 @@ from typing import Any
 
 from keeper.message import ToolCall
 from keeper.past import Past
-from keeper.search import Hit, Limits, Matches, terms
+from keeper.search import MOST_COUNTED, Hit, Limits, Matches, terms
 
 NAME = "recall"
 DESCRIPTION = (
@@ -146,7 +146,8 @@ def _heading(matches: Matches, query: Query) -> str:
         which = f"nearest before item {query.limits.before}"
     elif query.limits.after is not None:
         which = f"nearest after item {query.limits.after}"
-    return f"CUT SHORT: {matches.total} matches, these are the {shown} {which}. Narrow the search to see others."
+    total = matches.total if matches.total <= MOST_COUNTED else f"more than {MOST_COUNTED}"
+    return f"CUT SHORT: {total} matches, these are the {shown} {which}. Narrow the search to see others."
 
 
 def _line(hit: Hit) -> str:
