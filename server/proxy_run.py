@@ -5,7 +5,8 @@ import signal
 import sys
 
 from keeper.config import KeeperConfig
-from server.config import Settings
+from keeper.errors import KeeperError
+from server.config import ConfigError, Settings
 from server.listen import address, bind, leave, server
 from server.proxy import Proxy, create_app
 from server.proxy_upstream import Upstream
@@ -14,13 +15,16 @@ from server.proxy_upstream import Upstream
 def run(
     config: KeeperConfig, upstream: str, key: str | None, read_seconds: float, host: str, port: int, api_key: str | None
 ) -> None:
-    """Serves until SIGINT or SIGTERM. Raises ConfigError where the port cannot be had."""
+    """Serves until SIGINT or SIGTERM. Raises ConfigError where the port or the archive cannot be had."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every call, each /tokenize among them
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, leave)
     listener = bind(host, port)
-    proxy = Proxy(Upstream(upstream, key, read_seconds), config)
+    try:
+        proxy = Proxy(Upstream(upstream, key, read_seconds), config)
+    except KeeperError as error:
+        raise ConfigError(f"--archive: {error}") from error
     where = address(*listener.getsockname()[:2])
     print(banner(where, proxy), flush=True)  # noqa: T201
     server(Settings(), create_app(proxy, api_key)).run(sockets=[listener])

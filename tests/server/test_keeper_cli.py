@@ -24,6 +24,7 @@ from keeper.window import Cut
 from server.cli import app
 from server.config import ConfigError
 from server.keeper_cli import checked_url, key_from, proxy_config, with_default_strategy
+from server.proxy_run import run
 from tests.keeper.helpers import a, called, s, u
 from tests.keeper.reader import Reader
 from tests.keeper.stories import Stream
@@ -141,6 +142,13 @@ def test_options_of_the_proxy_that_cannot_be_used_are_named(monkeypatch: pytest.
 def test_numbers_out_of_range_are_refused_by_name(wrong: list[str]) -> None:
     done = CliRunner().invoke(app, wrong)
     assert done.exit_code == 2 and "Invalid value" in done.output and wrong[-2] in done.output
+
+
+def test_a_proxy_whose_archive_cannot_be_written_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(ConfigError, match="--archive: the archive"):
+        run(proxy_config("in_place", 4096, tmp_path / "file", 0, ""), "http://127.0.0.1:1", None, 1.0, "127.0.0.1", 0, None)
 
 
 def test_keeper_without_a_name_means_in_place() -> None:
