@@ -60,9 +60,6 @@ class Set:
     who: str = ""
     working: Working | None = None
 
-    def render(self) -> str:
-        return f"{self.name} = {self.value}" + (f" by {self.who}" if self.who else "")
-
 
 @dataclass(frozen=True, slots=True)
 class Remove:
