@@ -66,6 +66,11 @@ class Backend:
         with self._lock:
             return tuple(self._lines)
 
+    @property
+    def offloads(self) -> bool:
+        """Whether this build of llama.cpp can put layers on a GPU at all; without one it ignores gpu_layers silently."""
+        return bool(C.llama_supports_gpu_offload())
+
     def mark(self) -> int:
         """Where the log stands now, for errors_since."""
         return self._written

@@ -52,6 +52,8 @@ def load_model(settings: Settings) -> Loaded:
 
     found = catalog.resolve(settings.model, Tenths())
     backend = Backend()
+    if settings.gpu_layers and not backend.offloads:
+        LOG.warning("--gpu-layers %d does nothing: this llama-cpp-python was built without a GPU", settings.gpu_layers)
     LOG.info("loading %s", found.path)
     model = Model(model_config(settings, found.path), backend)
     config = context_config(settings, model.facts.n_ctx_train)

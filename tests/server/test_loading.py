@@ -1,12 +1,15 @@
-"""From settings to a chat template: a file that was named is used or refused, never replaced in silence."""
+"""From settings to a model: what was asked for is used, refused or warned of, never replaced in silence."""
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from engine.errors import ModelError
 from server.config import ConfigError, Settings
-from server.loading import template_of
+from server.loading import load_model, template_of
 
 
 class NoTemplate:
@@ -34,3 +37,18 @@ def test_a_named_chat_template_is_used_and_without_one_there_is_a_fallback(tmp_p
     rendered = template_of(Settings(chat_template=file), cast(Any, NoTemplate())).render([{"role": "user", "content": "hi"}])
     assert rendered.text == "[hi]"
     assert template_of(Settings(), cast(Any, NoTemplate())).render([{"role": "user", "content": "hi"}]).text
+
+
+@pytest.mark.parametrize(("offloads", "warned"), [(False, True), (True, False)])
+def test_layers_for_a_gpu_that_this_build_cannot_use_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, offloads: bool, warned: bool
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ModelError("this is as far as the test goes")
+
+    (model := tmp_path / "m.gguf").write_bytes(b"GGUF and no more")
+    monkeypatch.setattr("engine.llama_backend.Backend", lambda: SimpleNamespace(offloads=offloads))
+    monkeypatch.setattr("engine.llama_model.Model", refuse)
+    with caplog.at_level(logging.WARNING), pytest.raises(ModelError, match="as far as the test goes"):
+        load_model(Settings(model=str(model), gpu_layers=5, repack=False))
+    assert ("built without a GPU" in caplog.text) is warned
