@@ -97,8 +97,13 @@ class Keeper:
             tools = (*tools, tool_of(recall))
         limit = self.config.window - self.config.reserve(body.get("max_completion_tokens") or body.get("max_tokens"))
 
+        counted: dict[tuple[Message, ...], int] = {}
+
         def count(messages: Sequence[Message]) -> int:
-            return self._count_tokens([message.as_dict() for message in messages], tools)
+            key = tuple(messages)
+            if key not in counted:
+                counted[key] = self._count_tokens([message.as_dict() for message in key], tools)
+            return counted[key]
 
         async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
             own = {key: value for key, value in self._body(body, messages, tools).items() if key not in NOT_FOR_OWN_CALLS}

@@ -59,7 +59,7 @@ async def advance(situation: Situation, take: TakeNotes) -> Cut | None:
             if tightened is not None or tokens <= situation.limit:
                 return tightened or cut
             border = _later_border(situation, cut or Cut(), border)
-        elif tokens <= comfortable(situation) and not due(situation, cut, border):
+        elif tokens <= comfortable(situation) and not due(situation, cut, border, tokens):
             return cut
         try:
             cut = await _next_cut(situation, cut, border, take)
@@ -88,18 +88,20 @@ def size(situation: Situation, end: int, cut: Cut | None) -> int:
     return situation.count(layout(situation.history, end, cut))
 
 
-def due(situation: Situation, cut: Cut | None, border: int) -> bool:
-    """Whether enough before the newest exchange is not noted yet, in tokens or in batches (user and tool messages)."""
+def due(situation: Situation, cut: Cut | None, border: int, tokens: int) -> bool:
+    """Whether enough before the newest exchange is not noted yet, in tokens or in batches (user and tool messages).
+
+    `tokens`: of the whole view; below the mark nothing needs to be counted.
+    """
     config, history, noted = situation.config, situation.history, cut.noted if cut else 0
     if config.notes_every_batches:
         batches = sum(history[i].role in ("user", "tool") for i in range(noted, border))
         if batches >= config.notes_every_batches:
             return True
-    whole = size(situation, border, cut)
-    if whole < config.notes_due_at:
+    if tokens < config.notes_due_at:
         return False
     base = max(noted, leading_systems(history) + 1)
-    return whole - size(situation, base, cut) >= config.notes_due_at
+    return size(situation, border, cut) - size(situation, base, cut) >= config.notes_due_at
 
 
 async def _next_cut(situation: Situation, cut: Cut | None, border: int, take: TakeNotes) -> Cut:

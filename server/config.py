@@ -92,6 +92,9 @@ class Settings(BaseModel):
     )
     window: int = option(0, "Tokens of the keeper's window, reply included. 0: all of --ctx.", KEEPER, ge=0)
     archive: Path | None = option(None, "Folder of the keeper's archive. None given: under the user's data folder.", KEEPER)
+    thinking: Literal["as_sent", "questions"] = option(
+        "as_sent", "as_sent: the client's setting. questions: off on ordinary turns, on until a question is answered.", KEEPER
+    )
     thinking_effort: str = option("", "reasoning_effort of every call that passes the keeper, such as medium.", KEEPER)
 
     host: str = option("127.0.0.1", "Address to listen on. Others than this machine can reach 0.0.0.0: set --api-key then.", HTTP)

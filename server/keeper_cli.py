@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keeper.archive import Archive, Track
-from keeper.config import KeeperConfig
+from keeper.config import KeeperConfig, Thinking
 from keeper.dry_run import dry_run
 from keeper.edit import render_plan
 from keeper.errors import KeeperError
@@ -152,6 +152,9 @@ def proxy(
     window: Annotated[int, typer.Option(help="Tokens of the live window, reply included.")] = 32768,
     archive: Folder = None,
     notes_every: Annotated[int, typer.Option(help="Take notes every so many tokens; 0: half the window.", min=0)] = 0,
+    thinking: Annotated[
+        Thinking, typer.Option(help="as_sent, or questions: on until a question is answered, else off.")
+    ] = Thinking.AS_SENT,
     thinking_effort: Annotated[str, typer.Option(help="reasoning_effort of every call that passes.")] = "",
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the upstream's next byte.", min=0.001)] = 600.0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -166,15 +169,18 @@ def proxy(
     from server.proxy_run import run  # so that --help is quick
 
     checked_url(upstream)
-    config = proxy_config(keeper, window, archive, notes_every, thinking_effort)
+    config = proxy_config(keeper, window, archive, notes_every, thinking, thinking_effort)
     run(config, upstream, key_from(upstream_key_env), timeout, host, port, api_key)
 
 
-def proxy_config(strategy: str, window: int, archive: Path | None, notes_every: int, effort: str) -> KeeperConfig:
+def proxy_config(
+    strategy: str, window: int, archive: Path | None, notes_every: int, thinking: Thinking, effort: str
+) -> KeeperConfig:
     """The options as settings of the keeper; ConfigError names the option that cannot be used."""
     try:
         make(strategy)
-        return KeeperConfig(window, strategy, archive or archive_folder(), notes_every_tokens=notes_every, thinking_effort=effort)
+        root = archive or archive_folder()
+        return KeeperConfig(window, strategy, root, notes_every_tokens=notes_every, thinking=thinking, thinking_effort=effort)
     except KeeperError as error:
         raise ConfigError(f"--keeper: {error}") from error
     except ValueError as error:

@@ -5,7 +5,6 @@ Tokens are counted with the model's own tokenizer over the model's own template,
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -14,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from engine.errors import EngineError
 from keeper.archive import Archive
 from keeper.chunks import reply_of
-from keeper.config import KeeperConfig
+from keeper.config import KeeperConfig, Thinking
 from keeper.errors import KeeperError, UpstreamFailed
 from keeper.keeper import Keeper
 from keeper.model import Body, CountTokens, Reply
@@ -25,13 +24,13 @@ from server.config import ConfigError
 from server.errors import ApiError, from_engine
 from server.folders import archive_folder
 from server.keeper_turn import answered, streamed
+from server.remembered import Remembered
 from server.runtime import Runtime, runtime_of
 from server.schemas import ChatRequest
 from server.turn import whole
 
 router = APIRouter(tags=["OpenAI"])
 TURN_START = "<|im_start|>"
-SEGMENTS = 8192  # pieces of prompts whose token count is remembered
 
 
 @router.post("/v1/chat/completions", response_model=None, responses=sse.STREAMED)
@@ -77,9 +76,7 @@ class LocalModel:
 def counting(runtime: Runtime) -> CountTokens:
     """Counts as the engine will: the rendered prompt, tokenized. Control tokens border turns, so that each turn counts alone."""
 
-    @lru_cache(maxsize=SEGMENTS)
-    def tokens(segment: str) -> int:
-        return len(runtime.tokenizer.tokenize(segment, special=True))
+    tokens = Remembered(lambda segment: len(runtime.tokenizer.tokenize(segment, special=True)))
 
     def count(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> int:
         if not messages:
@@ -100,6 +97,7 @@ def keeper_for(runtime: Runtime) -> Keeper:
             window=settings.window or runtime.n_ctx,
             strategy=settings.keeper or "in_place",
             root=settings.archive or archive_folder(),
+            thinking=Thinking(settings.thinking),
             thinking_effort=settings.thinking_effort,
         )
         return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root))

@@ -11,12 +11,12 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache
 from typing import Any
 
 from keeper.chunks import usage_of
 from keeper.model import Body, Reply
 from server.keeper_turn import Speaks
+from server.remembered import Remembered
 
 MARGIN = 1.03  # over the largest ratio seen: the next prompt may be a little denser
 FIRST_SCALE = 1.0
@@ -33,7 +33,6 @@ def says_too_long(status: int | None, body: bytes) -> bool:
     return status in (400, 413, 500) and bool(TOO_LONG.search(body))
 
 
-@lru_cache(maxsize=4096)
 def weight(text: str) -> float:
     """Rough tokens of one piece of text, before scaling."""
     return sum(max(1.0, len(word) / 4) for word in WORD.findall(text))
@@ -46,18 +45,18 @@ class Estimate:
         self.scale = FIRST_SCALE
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)
         self._penalty = 1.0
+        self._weigh = Remembered(weight)
 
     def count(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> int:
         """Tokens of the rendered prompt, estimated: rather too many than too few."""
         return int(self._weight(messages, tools) * self.scale) + 1
 
-    @staticmethod
-    def _weight(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> float:
-        total = sum(weight(json.dumps(tool, ensure_ascii=False)) for tool in tools)
+    def _weight(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> float:
+        total = sum(self._weigh(json.dumps(tool, ensure_ascii=False)) for tool in tools)
         for message in messages:
             content, calls = message.get("content"), message.get("tool_calls")
-            total += PER_MESSAGE + weight(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
-            total += weight(json.dumps(calls, ensure_ascii=False)) if calls else 0
+            total += PER_MESSAGE + self._weigh(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
+            total += self._weigh(json.dumps(calls, ensure_ascii=False)) if calls else 0
         return total
 
     def learn(self, body: Mapping[str, Any], prompt_tokens: int) -> None:

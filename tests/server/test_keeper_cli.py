@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeper.archive import Archive
+from keeper.config import Thinking
 from keeper.library import verify
 from keeper.message import History
 from keeper.notes import Entry, Notes
@@ -111,11 +112,11 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
 
 
 def test_options_of_the_proxy_that_cannot_be_used_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proxy_config("in-place", 4096, Path("x"), 0, "").strategy == "in-place"
+    assert proxy_config("in-place", 4096, Path("x"), 0, Thinking.QUESTIONS, "").strategy == "in-place"
     with pytest.raises(ConfigError, match="--keeper"):
-        proxy_config("sliding", 4096, None, 0, "")
+        proxy_config("sliding", 4096, None, 0, Thinking.AS_SENT, "")
     with pytest.raises(ConfigError, match="--window"):
-        proxy_config("in_place", 10, None, 0, "")
+        proxy_config("in_place", 10, None, 0, Thinking.AS_SENT, "")
     for url in ("foo", "127.0.0.1:8000", "ftp://x", "http://", "http://x:y"):
         with pytest.raises(ConfigError, match="--upstream"):
             checked_url(url)
@@ -148,7 +149,7 @@ def test_a_proxy_whose_archive_cannot_be_written_ends_with_one_line(tmp_path: Pa
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(ConfigError, match="--archive: the archive"):
-        run(proxy_config("in_place", 4096, tmp_path / "file", 0, ""), "http://127.0.0.1:1", None, 1.0, "127.0.0.1", 0, None)
+        run(proxy_config("in_place", 4096, tmp_path / "file", 0, Thinking.AS_SENT, ""), "http://127.0.0.1:1", None, 1.0, "127.0.0.1", 0, None)
 
 
 def test_keeper_without_a_name_means_in_place() -> None:
