@@ -290,6 +290,8 @@ class Core:
     def _keep(self, turn: Turn) -> None:
         """Saves the state a turn stands at where that is wanted; of a generation at least the newest grid multiple."""
         slot = _held(turn.slot)
+        if slot.length == turn.tip:
+            self.parker.keep_tip(slot)
         if slot.length % self.slots.grid or not slot.busy:
             return
         if turn.wants_checkpoint(slot.length):

@@ -49,6 +49,11 @@ class Parker:
         slot.rolling = None  # first, so that its buffer serves the new one
         self._guarded(lambda: self._roll(slot))
 
+    def keep_tip(self, slot: Slot) -> None:
+        """Keeps the state where the slot stands, off the grid, as its tip (slots.Slot)."""
+        slot.tip = None
+        self._guarded(lambda: self._keep_tip(slot))
+
     def settle(self, slot: Slot) -> None:
         """At the end of a turn: everything that is not parked yet, and the newest checkpoint."""
         self._guarded(lambda: self._settle(slot))
@@ -92,6 +97,10 @@ class Parker:
     def _roll(self, slot: Slot) -> None:
         if self._stands_on_grid(slot) and not self._held(slot):
             slot.rolling = self._save(slot)
+
+    def _keep_tip(self, slot: Slot) -> None:
+        self.checkpoints_saved += 1
+        slot.tip = Checkpoint(b"", slot.length, self._context.save_checkpoint(slot.index), canonical=False)
 
     def _settle(self, slot: Slot) -> None:
         rolling, slot.rolling = slot.rolling, None

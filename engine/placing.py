@@ -8,7 +8,7 @@ from engine.config import EngineConfig
 from engine.context import Context, StateKind
 from engine.costs import CostMeter
 from engine.errors import StateRefused
-from engine.request import Exact, Resume
+from engine.request import AnchorKind, Exact, Resume
 from engine.restoring import CutRefused, Restorer
 from engine.resume import Ask, Live, Plan, Situation, choose, describe, load_of, source_of, worth_waiting
 from engine.slots import Slot, SlotTable, common_prefix, victim
@@ -146,6 +146,8 @@ class Placer:
             own=same or goes_on,
             usable=not slot.restoring and slot is not turn.slot,
             cuts=slot.index not in refused,
+            tip=slot.tip.position if slot.tip else 0,
+            tip_bytes=slot.tip.nbytes if slot.tip else 0,
         )
 
     def _victim(self, turn: Turn) -> int:
@@ -191,11 +193,20 @@ class Placer:
         wanted = {p for facts in (prompt, answer) for p in placement.positions(self._config.placement, facts)}
         if length % grid == 0:
             wanted.add(length)  # where a strict follow-up will want to go on
-        turn.stops = tuple(sorted(wanted))
+        turn.tip = self._tip(turn, start)
+        turn.stops = tuple(sorted({*wanted, turn.tip} - {0}))
         for position, kind, pinned in anchors:
             at = position // grid * grid
             if at not in turn.marks or (pinned and not turn.marks[at][1]):
                 turn.marks[at] = (kind, pinned)
+
+    def _tip(self, turn: Turn, start: int) -> int:
+        """The start of the answer, where it lies behind the last grid multiple and in append mode: a cut there leaves every
+        stored state canonical, though not the last logits, which append mode does not promise. 0: no tip."""
+        starts = [a.position for a in turn.request.anchors if a.kind is AnchorKind.ASSISTANT_START]
+        at = max(starts, default=0)
+        last = len(turn.sequence) // self._slots.grid * self._slots.grid
+        return at if turn.request.exact is Exact.APPEND and max(start, last) < at < len(turn.sequence) else 0
 
     def _find_interval(self) -> int:
         if self._context.kind is StateKind.ATTENTION or not (self._store.enabled and self._config.reuse):

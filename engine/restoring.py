@@ -46,7 +46,7 @@ class Restorer:
         anything was changed, and StateRefused, after which the slot must be cleared.
         """
         slot, started = self._slots[plan.slot], self._clock()
-        checkpoint = self._store.load_checkpoint(plan.checkpoint) if plan.checkpoint else None
+        checkpoint = self._store.load_checkpoint(plan.checkpoint) if plan.checkpoint else slot.tip if plan.tip else None
         if plan.base is not Base.STAY:
             self._parker.secure(slot)
             self._make_base(plan, slot)

@@ -34,7 +34,8 @@ class Live:
     """A slot as the choice sees it: `common` leading tokens equal the prompt's, `canonical` came from a canonical read.
 
     `own`: its last turn was of this conversation, so nothing is lost when what follows `common` is dropped. `usable`:
-    it is not being restored just now. `cuts`: False once the context refused a cut of it for this prompt.
+    it is not being restored just now. `cuts`: False once the context refused a cut of it for this prompt. `tip`: where it
+    has a state of its own off the grid (slots.Slot), of `tip_bytes`; 0: nowhere.
     """
 
     slot: int
@@ -45,6 +46,8 @@ class Live:
     own: bool = False
     usable: bool = True
     cuts: bool = True
+    tip: int = 0
+    tip_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Plan:
     """How slot `slot` gets to hold the first `position` tokens.
 
     `base` leaves `kept` of them (a FORK shares those of slot `origin`), blocks [kept, position) come from the store, then
-    `checkpoint`, where there is one, is put in. `ms` is the estimate of all this and of reading the rest.
+    `checkpoint`, where there is one, is put in, or the slot's own `tip`. `ms` is the estimate of all this and of reading the
+    rest.
     """
 
     slot: int
@@ -73,6 +77,7 @@ class Plan:
     ms: float
     origin: int | None = None
     checkpoint: CheckpointRef | None = None
+    tip: bool = False
 
 
 def choose(ask: Ask, lives: Sequence[Live], victim: int, match: Match, costs: Costs) -> Plan:
@@ -126,6 +131,9 @@ class _Choice:
     def rollback(self, live: Live) -> Iterator[Plan]:
         """To any checkpoint inside the live tokens; where the store goes deeper, keep their cells and load what is missing."""
         usable = self._usable(live)
+        if 0 < live.tip <= usable and not self.ask.strict:
+            ms = self.costs.load(Tier.RAM, live.tip_bytes) + self._reading(live.tip) + self._loss(live, live.tip)
+            yield Plan(live.slot, Base.ROLLBACK, live.tip, live.tip, ms, tip=True)
         for ref in self._checkpoints(usable):
             ms = self._load_ms(ref) + self._reading(ref.position) + self._loss(live, ref.position)
             yield Plan(live.slot, Base.ROLLBACK, ref.position, ref.position, ms, checkpoint=ref)

@@ -95,7 +95,8 @@ def next_cut(position: int, end: int, stop: int, room: int, grid: int) -> int:
     if position % grid:
         return min(position + room, stop)
     if position >= last:
-        return end if end - position <= room else position
+        at = min(end, stop)  # a stop in here is off the grid: the tip of an append-mode turn
+        return at if at - position <= room else position
     return min(position + room // grid * grid, stop, last)
 
 

@@ -16,7 +16,9 @@ class Slot:
 
     `ids[k]` is the chain id after (k+1)*grid tokens. `canonical` leading tokens came from a canonical read, always whole
     grid steps. `parked` leading blocks were offered to the store since they were last changed. `prompt` is the length of the
-    last prompt read here; `rolling` the newest checkpoint of a generation, not yet parked.
+    last prompt read here; `rolling` the newest checkpoint of a generation, not yet parked. `tip`: the state at the start of the
+    last answer, off the grid, so never parked and never canonical; it spares an append-mode prompt that leaves there (asked
+    again, or with the answer written otherwise) up to a grid step of reading.
     """
 
     index: int
@@ -30,6 +32,7 @@ class Slot:
     busy: bool = False
     restoring: bool = False
     rolling: Checkpoint | None = None
+    tip: Checkpoint | None = None
 
     @property
     def length(self) -> int:
@@ -92,6 +95,8 @@ class SlotTable:
         slot.parked = min(slot.parked, whole)
         if slot.rolling is not None and slot.rolling.position > end:
             slot.rolling = None
+        if slot.tip is not None and slot.tip.position > end:
+            slot.tip = None
 
     def clear(self, slot: Slot) -> None:
         self.cut(slot, 0)

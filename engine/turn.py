@@ -39,7 +39,7 @@ class Clocks:
 class Turn:
     """A request and its state. `sequence` is the prompt and what was sampled; all but the last sampled token are (or will be)
     in the slot. Tokens up to `end` are to be read: the prompt at first, then each sampled token in turn. `stops` are the
-    positions, ascending, at which checkpoints are wanted; `marks` says why."""
+    positions, ascending, at which checkpoints are wanted; `marks` says why. At `tip`, off the grid, the slot keeps its own."""
 
     request: Request
     sink: Sink
@@ -54,6 +54,7 @@ class Turn:
     stops: tuple[int, ...] = ()
     marks: dict[int, tuple[str, bool]] = field(default_factory=dict)
     limit: int = 0  # tokens to generate at most
+    tip: int = 0  # 0: none
     served: int = 0
     retried: bool = False
     cancelled: bool = False

@@ -27,6 +27,11 @@ class Request:
     anchors: tuple[Mark, ...]
     limit: int
 
+    def tip(self, start: int, grid: int) -> int:
+        """Where the slot keeps a state of its own, off the grid: the start of the answer, behind the last grid step."""
+        at = max((position for position, kind, _ in self.anchors if kind == "assistant_start"), default=0)
+        return at if max(start, len(self.prompt) // grid * grid) < at < len(self.prompt) else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -43,6 +48,7 @@ class Replayed:
         self._placement, self._interval, self._grid = placement, interval, grid
         self._needs, self._durable = checkpoints, durable
         self._slot: tuple[int, ...] = ()
+        self._tip = 0
         self._watch = Watch(grid, Rollbacks())
         self._checkpoints: set[bytes] = set()
         self._following: dict[bytes, list[tuple[int, ...]]] = {}
@@ -50,7 +56,7 @@ class Replayed:
 
     def restart(self) -> None:
         """The server was stopped and started again: slot and habits are empty; the store too, unless it is durable."""
-        self._slot = ()
+        self._slot, self._tip = (), 0
         self._watch = Watch(self._grid, Rollbacks())
         if not self._durable:
             self._checkpoints, self._following, self._blocks = set(), {}, set()
@@ -61,6 +67,7 @@ class Replayed:
         live = _common(self._slot, request.prompt)
         position = self._resume(request, ids, live, whole * self._grid)
         known = max(live, self._stored(request.prompt, ids, whole))
+        self._move_tip(request, live, position)
         self._keep(request, ids, position)
         return Served(position, max(0, known - position))
 
@@ -73,8 +80,14 @@ class Replayed:
         if not self._needs:
             return reach if live >= stored else reach // self._grid * self._grid
         steps = [step for step in range(reach // self._grid, 0, -1) if ids[step - 1] in self._checkpoints]
-        deepest = steps[0] * self._grid if steps else 0
+        deepest = max(steps[0] * self._grid if steps else 0, self._tip if self._tip <= min(live, last) else 0)
         return live if live == len(self._slot) <= last and live >= deepest else deepest
+
+    def _move_tip(self, request: Request, live: int, position: int) -> None:
+        """A new tip replaces the old one, which is lost when the slot is cut before it."""
+        cut = position if position <= live else min(live, len(request.prompt) - 1) // self._grid * self._grid
+        kept = self._tip if self._tip <= cut else 0
+        self._tip = (request.tip(position, self._grid) or kept) if self._needs and self._interval else 0
 
     def _stored(self, prompt: tuple[int, ...], ids: Sequence[bytes], whole: int) -> int:
         """Leading tokens in stored blocks, the last of them perhaps in part."""

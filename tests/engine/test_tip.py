@@ -1,0 +1,80 @@
+"""The slot's own state at the start of the answer: what it spares in append mode, and what never sees it."""
+
+import pytest
+
+from engine.context import StateKind
+from engine.request import Anchor, AnchorKind, Exact, Source
+from tests.engine.serving import Desk
+
+PROMPT = [(7 * i) % 250 for i in range(1000)]  # the last grid multiple is 960
+START = 990
+
+
+def anchors(at: int = START) -> tuple[Anchor, ...]:
+    return (Anchor(at, AnchorKind.ASSISTANT_START),)
+
+
+@pytest.mark.parametrize("kind", [StateKind.HYBRID, StateKind.RECURRENT])
+def test_the_same_prompt_again_reads_only_what_follows_the_start_of_the_answer(kind: StateKind) -> None:
+    desk = Desk(kind)
+    first = desk.ask(PROMPT, anchors=anchors())
+    again = desk.ask(PROMPT, anchors=anchors())
+    assert again.done.resume.position == START and again.done.resume.source is Source.LIVE
+    assert again.reread == len(PROMPT) - START
+    assert again.tokens == first.tokens
+
+
+def test_an_answer_that_comes_back_otherwise_leaves_at_its_start() -> None:
+    desk = Desk()
+    desk.ask(PROMPT, anchors=anchors())
+    changed = [*PROMPT[:START], *[5] * 100]
+    served = desk.ask(changed, anchors=anchors(1080))
+    assert served.done.resume.position == START
+    assert served.tokens == Desk().ask(changed, anchors=anchors(1080)).tokens
+
+
+def test_a_prompt_that_differs_before_the_tip_goes_back_to_the_grid() -> None:
+    desk = Desk()
+    desk.ask(PROMPT, anchors=anchors())
+    served = desk.ask([*PROMPT[: START - 1], 249, 248, 247], anchors=())
+    assert served.done.resume.position == 960
+
+
+def test_a_strict_request_neither_makes_nor_uses_a_tip_and_answers_as_a_cold_one() -> None:
+    desk = Desk(exact=False)
+    desk.ask(PROMPT, anchors=anchors())
+    strict = desk.ask(PROMPT, exact=Exact.STRICT, anchors=anchors())
+    assert strict.done.resume.position == 960
+    assert strict.tokens == Desk(exact=False).ask(PROMPT, exact=Exact.STRICT, anchors=anchors()).tokens
+    only_strict = Desk()
+    only_strict.ask(PROMPT, exact=Exact.STRICT, anchors=anchors())
+    assert only_strict.ask(PROMPT, anchors=()).done.resume.position == 960
+
+
+def test_what_is_parked_beside_a_tip_stays_canonical() -> None:
+    desk = Desk(exact=False)
+    desk.ask(PROMPT, anchors=anchors())
+    match = desk.store.match(PROMPT, canonical_only=True)
+    assert match.stored == 960
+    assert match.checkpoints[-1].position == 960
+
+
+@pytest.mark.parametrize("at", [900, 960, 1000])
+def test_no_tip_is_kept_on_or_before_the_last_grid_multiple_or_at_the_end(at: int) -> None:
+    desk = Desk()
+    desk.ask(PROMPT, anchors=anchors(at))
+    assert desk.core.slots[0].tip is None
+
+
+def test_a_tip_goes_with_the_tokens_it_stands_on() -> None:
+    desk = Desk()
+    desk.ask(PROMPT, anchors=anchors())
+    assert desk.core.slots[0].tip is not None
+    desk.ask([9] * 700)
+    assert desk.core.slots[0].tip is None
+
+
+def test_with_every_tier_off_nothing_is_kept_beside_the_slot() -> None:
+    desk = Desk(ram=0)
+    desk.ask(PROMPT, anchors=anchors())
+    assert desk.core.slots[0].tip is None
