@@ -7,19 +7,21 @@ from importlib.util import find_spec
 import typer
 
 from bench.errors import BenchError
+from bench.ledger import cli as ledger
 
 HELP = """Measure prefix caches on real traces and live servers.
 
 hitrate replays traces in the simulator, with the placement and eviction code that serves. The other commands start what they
 measure themselves. Every command has --quick (seconds), --json FILE and --help."""
 
-COMMANDS = ("hitrate", "rollback", "restore", "exact", "speed", "peers", "keeper", "tope")
+COMMANDS = ("hitrate", "rollback", "restore", "exact", "speed", "peers", "keeper", "memory", "tope")
 """Modules of this package; each has a function `command`."""
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 for _name in COMMANDS:
     if find_spec(f"bench.{_name}") is not None:
         app.command(_name)(import_module(f"bench.{_name}").command)
+app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
