@@ -27,10 +27,10 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from keeper.sentences import split
 
 FORMAT = 1
 SENTENCE_BITS = 20
-CURSORS = 256  # conversations whose last place is remembered, four places each; a miss costs one hash of the history
+CURSORS = 256  # conversations whose last place is remembered, four places each; a miss costs one content hash a message
 SCHEMA = """
 CREATE TABLE message (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, body TEXT NOT NULL);
 CREATE TABLE branch (id INTEGER PRIMARY KEY, parent INTEGER, fork INTEGER NOT NULL, session TEXT, started REAL NOT NULL);
@@ -160,33 +160,25 @@ class Archive:
         Only the messages after the place that the last request of this conversation reached are looked at one by one; up to
         there one checksum of the raw messages is compared.
         """
-        known, node = self._recognise(history)
+        first = _checksums(history.raw[:3], [min(3, len(history))]).get(min(3, len(history)), b"")
+        with self._lock:
+            places = sorted(self._cursors.get(first, ()), reverse=True)
+        sums = _checksums(history.raw, [len(history), *(length for length, _, _ in places if length < len(history))])
+        known, node = next(((n, at) for n, checksum, at in places if sums.get(n) == checksum), (0, None))
         chain = self._chain_of(node) if node else b""
-        bodies: list[tuple[bytes, Message]] = []
+        new: list[tuple[bytes, Message]] = []
         for message in history[known:]:
             chain = chain_id(chain, message.hash())
-            bodies.append((chain, message))
-        head = self._add(node, known, bodies, session)
-        self._remember(history, head)
+            new.append((chain, message))
+        head = self._add(node, known, new, session)
+        if head is not None and len(history) in sums:
+            self._remember(first, (len(history), sums[len(history)], head))
         return self.track(head, len(history))
 
-    def _recognise(self, history: History) -> tuple[int, int | None]:
-        """(messages known, node of the last of them) by the remembered places of this conversation."""
+    def _remember(self, first: bytes, place: tuple[int, bytes, int]) -> None:
+        """Files a place that a conversation has reached under its first messages; the last four are kept."""
         with self._lock:
-            places = list(self._cursors.get(_first(history), ()))
-        for length, checksum, node in sorted(places, reverse=True):
-            if length <= len(history) and checksum == _checksum(history.raw[:length]):
-                return length, node
-        return 0, None
-
-    def _remember(self, history: History, node: int | None) -> None:
-        if node is None:
-            return
-        key = _first(history)
-        place = (len(history), _checksum(history.raw), node)
-        with self._lock:
-            places = [place, *(p for p in self._cursors.pop(key, []) if p[0] != place[0])]
-            self._cursors[key] = places[:4]
+            self._cursors[first] = [place, *(p for p in self._cursors.pop(first, []) if p[0] != place[0])][:4]
             while len(self._cursors) > CURSORS:
                 self._cursors.popitem(last=False)
 
@@ -326,14 +318,17 @@ def searchable(message: Message) -> str:
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.tool_calls)]).strip()
 
 
-def _checksum(raw: Sequence[Any]) -> bytes:
-    """Equal only for equal messages; b'' where a value is no JSON. marshal is the fastest way from objects to bytes."""
+def _checksums(raw: Sequence[Any], lengths: Iterable[int]) -> dict[int, bytes]:
+    """SHA-256 of the first so many messages, in one pass; {} where a value is no JSON.
+
+    marshal is the fastest way from objects to bytes, and SHA-256 the fastest hash here that nobody can find two histories for.
+    """
+    wanted, found, so_far = set(lengths), {}, sha256()
     try:
-        return blake2b(marshal.dumps(list(raw), 2), digest_size=HASH_BYTES).digest()
+        for length, message in enumerate(raw, 1):
+            so_far.update(marshal.dumps(message, 2))
+            if length in wanted:
+                found[length] = so_far.digest()
     except ValueError:
-        return b""
-
-
-def _first(history: History) -> bytes:
-    """What the remembered places of a conversation are filed under: its first three messages."""
-    return _checksum(history.raw[:3])
+        return {}
+    return found

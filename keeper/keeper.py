@@ -26,6 +26,7 @@ from keeper.thinking import for_main_call, for_own_call, with_thinking
 from keeper.turn import Turn, shown_again, tool_names
 
 PASS_THROUGH = "pass_through"  # the one strategy that promises nothing and changes nothing
+TELLING = 8  # messages by which conversations are told apart for waiting: many agents share a system prompt
 # what a call of the keeper's own does without: it is one plain answer, whatever form the agent's answers have
 NOT_FOR_OWN_CALLS = (
     "stream",
@@ -77,26 +78,30 @@ class Keeper:
         if searches:
             history = history.with_added({searches.place - 1: searches.text})
         situation = self._situation(body, history, past, complete or self._complete)
-        async with self._lock(track.branches[0]):
+        async with self._lock(track.at(min(TELLING, track.length) - 1).branch):
             view = await self.strategy.view(situation)
         self._guard(situation, view)
         sent = for_main_call(self._body(body, view.messages, situation.tools), self.config, history)
         self._count({"requests": 1, **situation.counters})
         return Turn(self.archive, situation, view, sent, self._count, searches)
 
-    def _lock(self, root: int) -> asyncio.Lock:
-        lock = self._locks.get(root)
+    def _lock(self, branch: int) -> asyncio.Lock:
+        lock = self._locks.get(branch)
         if lock is None:
-            lock = self._locks[root] = asyncio.Lock()
+            lock = self._locks[branch] = asyncio.Lock()
         return lock
 
     def _situation(self, body: Body, history: History, past: Past, complete: Complete) -> Situation:
-        tools, recall = tuple(body.get("tools") or ()), ""
-        if self.strategy.recalls and body.get("n") in (None, 1):
+        given = body.get("tools") or []
+        usable = isinstance(given, list) and all(
+            isinstance(tool, dict) for tool in given
+        )  # what is not is for the upstream to refuse
+        tools, recall = (tuple(given) if usable else ()), ""
+        if self.strategy.recalls and usable and body.get("n") in (None, 1):
             recall = tool_name(tool_names(tools))
             tools = (*tools, tool_of(recall))
-        limit = self.config.window - self.config.reserve(body.get("max_completion_tokens") or body.get("max_tokens"))
-
+        wanted = body.get("max_completion_tokens") or body.get("max_tokens")
+        limit = self.config.window - self.config.reserve(wanted if isinstance(wanted, int) else None)
         counted: dict[tuple[Message, ...], int] = {}
 
         def count(messages: Sequence[Message]) -> int:

@@ -100,11 +100,20 @@ def keeper_for(runtime: Runtime) -> Keeper:
             thinking=Thinking(settings.thinking),
             thinking_effort=settings.thinking_effort,
         )
-        return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root))
+        measured = Tope(lambda: prices(runtime)) if config.strategy == Tope.name else None
+        return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root), measured)
     except KeeperError as error:
         raise ConfigError(f"--keeper: {error}") from error
     except ValueError as error:
         raise ConfigError(f"--window: {error}") from error
+
+
+def prices(runtime: Runtime) -> Prices:
+    """What reading and restoring cost this engine so far; assumed until it did either."""
+    done, known = runtime.engine.stats().counters, Prices()
+    reread = done.read_ms / done.read_tokens if done.read_tokens else known.reread_ms_a_token
+    restore = done.restore_ms / done.restored_tokens if done.restored_tokens else known.restore_ms_a_token
+    return Prices(known.restore_ms, restore, reread)
 
 
 def install(app: FastAPI, runtime: Runtime) -> None:

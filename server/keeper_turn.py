@@ -46,11 +46,11 @@ async def streamed(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """The chunks that the agent gets, as they come. Raises UpstreamFailed where a stream breaks off; nothing is recorded then."""
     turn = await keeper.prepare(body, session, model.complete)
-    wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+    wants_usage = bool(_options(body).get("include_usage"))
     begun = False
     while not turn.finished:
         assembly = Assembly(turn.recall)
-        options = {**(turn.body.get("stream_options") or {}), "include_usage": True}
+        options = {**_options(turn.body), "include_usage": True}
         async with aclosing(model.chunks({**turn.body, "stream": True, "stream_options": options})) as chunks:
             async for chunk in chunks:
                 shown = assembly.feed(chunk)
@@ -66,6 +66,11 @@ async def streamed(
             yield _with_report(chunk, turn)
         elif wants_usage:
             yield chunk
+
+
+def _options(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = body.get("stream_options")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _only_role(chunk: Mapping[str, Any]) -> bool:

@@ -149,7 +149,15 @@ def test_a_proxy_whose_archive_cannot_be_written_ends_with_one_line(tmp_path: Pa
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(ConfigError, match="--archive: the archive"):
-        run(proxy_config("in_place", 4096, tmp_path / "file", 0, Thinking.AS_SENT, ""), "http://127.0.0.1:1", None, 1.0, "127.0.0.1", 0, None)
+        run(
+            proxy_config("in_place", 4096, tmp_path / "file", 0, Thinking.AS_SENT, ""),
+            "http://127.0.0.1:1",
+            None,
+            1.0,
+            "127.0.0.1",
+            0,
+            None,
+        )
 
 
 def test_keeper_without_a_name_means_in_place() -> None:
