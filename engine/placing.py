@@ -8,7 +8,7 @@ from engine.config import EngineConfig
 from engine.context import Context, StateKind
 from engine.costs import CostMeter
 from engine.errors import StateRefused
-from engine.request import AnchorKind, Exact, Resume
+from engine.request import Exact, Resume
 from engine.restoring import CutRefused, Restorer
 from engine.resume import Ask, Live, Plan, Situation, choose, describe, load_of, source_of, worth_waiting
 from engine.slots import Slot, SlotTable, common_prefix, victim
@@ -17,7 +17,7 @@ from kvcache import placement
 from kvcache.entry import Match
 from kvcache.errors import CacheError
 from kvcache.habits import Habits
-from kvcache.placement import PlacementFacts
+from kvcache.placement import PlacementFacts, tip_position
 from kvcache.store import Store
 
 _log = logging.getLogger(__name__)
@@ -201,12 +201,12 @@ class Placer:
                 turn.marks[at] = (kind, pinned)
 
     def _tip(self, turn: Turn, start: int) -> int:
-        """The start of the answer, where it lies behind the last grid multiple and in append mode: a cut there leaves every
-        stored state canonical, though not the last logits, which append mode does not promise. 0: no tip."""
-        starts = [a.position for a in turn.request.anchors if a.kind is AnchorKind.ASSISTANT_START]
-        at = max(starts, default=0)
-        last = len(turn.sequence) // self._slots.grid * self._slots.grid
-        return at if turn.request.exact is Exact.APPEND and max(start, last) < at < len(turn.sequence) else 0
+        """Where the answer of a chat starts: behind the last anchor and HEADER_TOKENS, if that is behind the last grid multiple
+        and in append mode. A cut there leaves every stored state canonical, though not the last logits, which append mode does
+        not promise. 0: no tip."""
+        length, grid = len(turn.sequence), self._slots.grid
+        at = tip_position([a.position for a in turn.request.anchors], length)
+        return at if turn.request.exact is Exact.APPEND and at > max(start, length // grid * grid) else 0
 
     def _find_interval(self) -> int:
         if self._context.kind is StateKind.ATTENTION or not (self._store.enabled and self._config.reuse):

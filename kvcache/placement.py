@@ -16,6 +16,8 @@ Mark = tuple[int, str, bool]
 TURN_KINDS = frozenset({"user_end", "last_user_end", "tool_results_end", "assistant_start"})
 END_OFFSET = 512
 FINEST_INTERVAL = 256
+HEADER_TOKENS = 3
+"""`<|im_start|>assistant` and a line break; no template's header is shorter, and what follows may be taken back (thinking)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,16 @@ class UnknownPolicy(ValueError):
 def last_position(facts: PlacementFacts) -> int:
     """The last grid multiple that leaves at least one token to decode; 0 for a prompt of at most `grid` tokens."""
     return _floor(facts.length - 1, facts.grid)
+
+
+def tip_position(anchors: Iterable[int], length: int) -> int:
+    """Where a live slot keeps one state off the grid for itself: where the answer starts; 0 without an anchor in the prompt.
+
+    That is behind the last anchor and the header of the answer: up to there the next prompt is equal, whether it is the same
+    again or brings the answer back in other words. At least one token stays to be read.
+    """
+    last = max((position for position in anchors if position < length), default=0)
+    return min(last + HEADER_TOKENS, length - 1) if last else 0
 
 
 def positions(policy: str, facts: PlacementFacts) -> tuple[int, ...]:

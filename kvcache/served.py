@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvcache.adaptive import Rollbacks
 from kvcache.chain import chain_ids, child_id, pack_tokens
-from kvcache.placement import Mark, PlacementFacts, positions
+from kvcache.placement import Mark, PlacementFacts, positions, tip_position
 from kvcache.watch import Watch
 
 ROOT = b"served"
@@ -28,9 +28,9 @@ class Request:
     limit: int
 
     def tip(self, start: int, grid: int) -> int:
-        """Where the slot keeps a state of its own, off the grid: the start of the answer, behind the last grid step."""
-        at = max((position for position, kind, _ in self.anchors if kind == "assistant_start"), default=0)
-        return at if max(start, len(self.prompt) // grid * grid) < at < len(self.prompt) else 0
+        """Where the slot keeps a state of its own, off the grid (placement.tip_position); 0: nowhere."""
+        at = tip_position([position for position, _, _ in self.anchors], len(self.prompt))
+        return at if at > max(start, len(self.prompt) // grid * grid) else 0
 
 
 @dataclass(frozen=True, slots=True)

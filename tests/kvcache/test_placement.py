@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcache.placement import DEFAULT, POLICIES, PlacementFacts, UnknownPolicy, derive_interval, positions
+from kvcache.placement import DEFAULT, POLICIES, PlacementFacts, UnknownPolicy, derive_interval, positions, tip_position
 
 GIB = 1 << 30
 
@@ -89,3 +89,9 @@ def test_a_derived_interval_is_a_positive_grid_multiple(grid: int) -> None:
     for budget in (0, 1, GIB, 1 << 40):
         interval = derive_interval(budget, 20_201_932, 5000, grid)
         assert interval > 0 and interval % grid == 0
+
+
+def test_the_tip_is_behind_the_header_of_the_answer_and_leaves_a_token_to_read() -> None:
+    assert tip_position([100, 626], 632) == 629
+    assert tip_position([626, 632, 700], 628) == 627
+    assert tip_position([], 632) == tip_position([632], 632) == 0
