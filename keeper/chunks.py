@@ -38,6 +38,8 @@ class Assembly:
             self.held.append(chunk)
             return None
         choice = choices[0]
+        if choice.get("index"):
+            return chunk  # of several choices the first is kept, the others pass
         delta = choice.get("delta") or {}
         self._text.append(delta.get("content") or "")
         self._reasoning.append(delta.get("reasoning_content") or delta.get("reasoning") or "")

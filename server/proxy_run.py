@@ -17,12 +17,12 @@ def run(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Raises ConfigError where the port or the archive cannot be had."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every call, each /tokenize among them
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it writes a line for every call
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, leave)
     listener = bind(host, port)
     try:
-        proxy = Proxy(Upstream(upstream, key, read_seconds), config)
+        proxy = Proxy(Upstream(upstream, key, read_seconds, keeps_keys=api_key is not None), config)
     except KeeperError as error:
         raise ConfigError(f"--archive: {error}") from error
     where = address(*listener.getsockname()[:2])

@@ -39,11 +39,13 @@ class UpstreamAnswered(UpstreamFailed):
 
 
 class Upstream:
-    """One upstream. `key` replaces the clients' own authorization where it is given."""
+    """One upstream. `key` replaces the clients' own authorization where it is given; where the clients' key is for the proxy
+    (`keeps_keys`) it is not sent on."""
 
-    def __init__(self, url: str, key: str | None = None, read_seconds: float = 600.0) -> None:
+    def __init__(self, url: str, key: str | None = None, read_seconds: float = 600.0, keeps_keys: bool = False) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._key = key
+        self._keeps_keys = keeps_keys
         timeout = httpx.Timeout(connect=10.0, read=read_seconds, write=60.0, pool=30.0)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         self._client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False)
@@ -54,10 +56,9 @@ class Upstream:
     def headers(self, given: Mapping[str, str]) -> dict[str, str]:
         """A client's headers as they are sent on."""
         sent = {name: value for name, value in given.items() if name.lower() not in NOT_SENT_ON}
-        if self._key:
-            sent = {name: value for name, value in sent.items() if name.lower() != "authorization"}
-            sent["authorization"] = f"Bearer {self._key}"
-        return sent
+        if self._key or self._keeps_keys:
+            sent = {name: value for name, value in sent.items() if name.lower() not in ("authorization", "x-api-key")}
+        return {**sent, "authorization": f"Bearer {self._key}"} if self._key else sent
 
     @asynccontextmanager
     async def opened(
@@ -85,6 +86,16 @@ class Upstream:
             except httpx.HTTPError as error:
                 raise UpstreamFailed(f"no answer from the upstream {self.url}: {said(error)}") from error
         raise AssertionError("the last try returns or raises")
+
+
+def _read_chunk(data: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(data)
+    except ValueError as error:
+        raise UpstreamFailed("the upstream streamed something that is no JSON") from error
+    if not isinstance(chunk, dict):
+        raise UpstreamFailed("the upstream streamed something that is no chunk")
+    return chunk
 
 
 class Speaker:
@@ -115,7 +126,7 @@ class Speaker:
                 data = line[5:].strip()
                 if data == "[DONE]":
                     return
-                chunk = json.loads(data)
+                chunk = _read_chunk(data)
                 if "error" in chunk:
                     raise UpstreamAnswered(502, data.encode(), {"content-type": "application/json"})
                 yield chunk

@@ -379,6 +379,14 @@ def test_streamed_text_passes_at_once_and_search_calls_never() -> None:
     assert (reply.usage.prompt, reply.usage.cached, reply.usage.completion) == (9, 4, 2)
 
 
+def test_of_several_streamed_choices_the_first_is_kept_and_the_others_pass() -> None:
+    assembly = Assembly()
+    other = {"id": "1", "choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
+    assert assembly.feed(other) is other and not assembly.ended
+    assembly.feed(chunk({"content": "yes"}, "stop"))
+    assert assembly.reply().message.text == "yes"
+
+
 def test_a_stream_that_breaks_off_has_not_ended() -> None:
     assembly = Assembly()
     assembly.feed(chunk({"content": "Hel"}))

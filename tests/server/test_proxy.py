@@ -33,7 +33,8 @@ def proxied(
     """A client of a proxy in front of an upstream. `settings` are the keeper's, but upstream_window."""
     window = settings.pop("upstream_window", 1_000_000)
     with upstream(answer, window=window) as up:
-        proxy = Proxy(Behind(up.url + "/v1/", key, read), KeeperConfig(root=root, **settings))
+        behind = Behind(up.url + "/v1/", key, read, keeps_keys=api_key is not None)
+        proxy = Proxy(behind, KeeperConfig(root=root, **settings))
         with serving(create_app(proxy, api_key)) as url, httpx.Client(base_url=url, timeout=30) as client:
             yield client, up, proxy
 
@@ -176,6 +177,9 @@ def test_a_proxy_with_a_key_asks_for_it() -> None:
         assert chat(client, [u("hi")]).status_code == 401 and up.bodies == []
         ok = client.post("/v1/chat/completions", json={"messages": [u("hi")]}, headers={"Authorization": "Bearer ours"})
         assert ok.status_code == 200 and up.headers[0]["authorization"] == "Bearer theirs"
+    with proxied(lambda _: a("x"), api_key="ours") as (client, up, _):
+        client.post("/v1/chat/completions", json={"messages": [u("hi")]}, headers={"X-Api-Key": "ours"})
+        assert "authorization" not in up.headers[0] and "x-api-key" not in up.headers[0], "the proxy's key stays with the proxy"
 
 
 BAD = [(b"{", "invalid_json"), (b"[1]", "invalid_body"), (b"{}", "invalid_history"), (b'{"messages": [5]}', "invalid_history")]
