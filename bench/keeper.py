@@ -106,9 +106,10 @@ async def measure(folder: Path, sizes: Sequence[int]) -> list[Measured]:
         while archived < wanted:
             story = make_story(drawn, len(history))
             archived += tokens(story)
-            history += [{"role": "user", "content": story}, {"role": "assistant", "content": "Noted."}]
-            if len(history) % 40 == 1:
+            history.append({"role": "user", "content": story})
+            if len(history) % 40 == 0:
                 await request(keeper, history)
+            history.append({"role": "assistant", "content": "Noted."})
         rows.append(await measure_one(keeper, folder, history, archived, drawn))
     keeper.close()
     return rows
@@ -117,16 +118,16 @@ async def measure(folder: Path, sizes: Sequence[int]) -> list[Measured]:
 async def measure_one(
     keeper: Keeper, folder: Path, history: list[dict[str, Any]], archived: int, drawn: random.Random
 ) -> Measured:
-    await request(keeper, history)
     times = []
-    for _ in range(TIMED):
+    for turn in range(TIMED + 1):
         history.append({"role": "user", "content": make_story(drawn, len(history))})
-        times.append(await request(keeper, history))
+        took = await request(keeper, history)
+        times += [took] if turn else []  # the first archives what was sent in between
         history.append({"role": "assistant", "content": "Noted."})
     searches = {name: search_ms(keeper, history, name) for name in SEARCHES}
     heap = await heap_after(keeper, history)
     again = make_keeper(folder)
-    first = await request(again, history)
+    first = await request(again, [*history, {"role": "user", "content": "Item 1: nothing."}])
     again.close()
     disk = on_disk(folder)
     return Measured(archived, len(history), median(times), max(times), searches, heap, disk, first)
@@ -177,7 +178,7 @@ async def heap_after(keeper: Keeper, history: Sequence[dict[str, Any]]) -> int:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(3):
-        await request(keeper, history)
+        await request(keeper, [*history, {"role": "user", "content": "Item 1: nothing."}])
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     return max(0, after - before)
