@@ -76,7 +76,17 @@ def report(rows: Sequence[Measured]) -> Report:
         Column("archive", "archive on disk", size),
         Column("first_ms", "first after restart, ms", number(0)),
     )
-    table = [
+    notes = (
+        "added: everything the keeper does for one request of a running conversation, its two commits included",
+        "heap: Python memory after a request, without the request's own history; it must not grow with the archive",
+        "first after restart: nothing is remembered, every message of the history is hashed once",
+    )
+    return Report("What the keeper adds", columns, document_rows(rows), notes)
+
+
+def document_rows(rows: Sequence[Measured]) -> list[dict[str, Any]]:
+    """The rows as the table and the JSON show them."""
+    return [
         {
             "tokens": row.tokens,
             "messages": row.messages,
@@ -89,12 +99,6 @@ def report(rows: Sequence[Measured]) -> Report:
         }
         for row in rows
     ]
-    notes = (
-        "added: everything the keeper does for one request of a running conversation, its two commits included",
-        "heap: Python memory after a request, without the request's own history; it must not grow with the archive",
-        "first after restart: nothing is remembered, every message of the history is hashed once",
-    )
-    return Report("What the keeper adds", columns, table, notes)
 
 
 async def measure(folder: Path, sizes: Sequence[int]) -> list[Measured]:
