@@ -16,6 +16,7 @@ import httpx
 
 from bench.environments import STOCK, PeerMissing, own_python
 from bench.errors import Unreachable
+from engine.probe import SPIN
 
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
@@ -79,7 +80,7 @@ def stock(setup: Setup, cache_ram_mib: int | None = None, slots_folder: Path | N
 @contextmanager
 def started(command: Sequence[str], name: str, marker: str, health: str = "/health") -> Iterator[Running]:
     """Runs the command until its output has a line with `marker` and an http address and `health` answers; ends it afterwards."""
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": SPIN}
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as sink:

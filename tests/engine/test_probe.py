@@ -107,6 +107,12 @@ def test_the_waiting_policy_is_set_and_a_users_own_stays() -> None:
         assert given["OMP_WAIT_POLICY"] == then
 
 
+def test_waiting_threads_spin_for_microseconds_unless_the_user_has_said_how_they_wait() -> None:
+    for given, then in (({}, probe.SPIN), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)):
+        prepare_environment(given)
+        assert given.get("GOMP_SPINCOUNT") == then
+
+
 def test_preparing_says_when_it_is_too_late() -> None:
     code = "from engine.probe import prepare_environment as p; a = p(); import llama_cpp.llama_cpp; print(a, p())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
