@@ -25,7 +25,7 @@ from kvcache.weights import Weights
 from server.config import Settings
 from server.errors import ApiError
 from server.identity import Identity
-from server.loading import load_model, meta, template_of
+from server.loading import aside, load_model, meta, template_of
 from server.record import make_engine
 
 LOG = logging.getLogger("kvalet.server")
@@ -185,7 +185,7 @@ def build(settings: Settings) -> Runtime:
 
 def checked(context: Context, grid: int) -> SelfCheck:
     """The self-check of this model, loud when it fails."""
-    found = self_check(context, grid)
+    found = aside(lambda: self_check(context, grid))
     if not found.ok:
         LOG.error("SELF-CHECK FAILED, reuse is OFF and every prompt is read whole: %s", check_text(found))
     return found
