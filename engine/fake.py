@@ -20,6 +20,7 @@ from engine.context import Run, StateKind
 from engine.errors import BadRequest, DecodeFailed, StateRefused
 from engine.rules import SlotRules
 from engine.sampling import SamplingParams
+from engine.vocabulary import CONTROL, MARKS
 from kvcache.entry import Payload
 
 _MASK = (1 << 64) - 1
@@ -27,17 +28,7 @@ _HEAD = struct.Struct("<4sIIIQ")  # magic, kind of payload, start or position, c
 _CELL = struct.Struct("<iQ")  # token, digest
 _BLOCK, _CHECKPOINT = 1, 2
 _CANONICAL = 0
-SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-)
+SPECIAL = (*CONTROL, *MARKS)
 
 Script = Callable[[tuple[int, ...]], int | None]
 

@@ -10,22 +10,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from bench.ledger.episodes import Difficulty, make_episode
 from bench.ledger.rendering import render
 from bench.ledger.words import counter_names
+from engine.vocabulary import CONTROL, MARKS
 from keeper.notes import Notes
 from keeper.notetaker import request_message
 from keeper.recall import NAME as RECALL
 from keeper.recall import tool_of
 
-SPECIAL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-)
+SPECIAL = (*CONTROL, *MARKS)
 # Qwen's published pre-tokenizer; llama.cpp knows it as `qwen35`.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
