@@ -40,4 +40,5 @@ class EngineConfig:
     reuse: bool = True  # False: every prompt is read from its first token (the self-check failed)
     progress_every: float = 0.5  # between Progress events of one prefill
     decode_gap: float = 1.0  # prompts are read for about so long at most between two tokens of running turns
+    background_gap: float = 0.1  # a batch that nobody waits for takes about so long at most: so long one that comes may wait
     restore_slice: float = 0.05  # blocks are loaded for about so long between two batches of other turns

@@ -46,6 +46,7 @@ class Core:
         self.slots = SlotTable(context.n_slots, config.grid, store.root)
         self.meter = CostMeter()
         self.counters = Counters()
+        self.background = Counters()  # the same for requests that nobody waits for
         self.parker = Parker(context, store, self.slots, reuse=config.reuse, clock=clock)
         self._restorer = Restorer(context, store, self.slots, self.parker, clock)
         self.placer = Placer(context, store, self.slots, self._restorer, config, self.meter)
@@ -58,18 +59,23 @@ class Core:
         self._prefills = 0  # batches that read prompts
         self._ended: list[Slot] = []
 
+    @property
+    def urgent(self) -> bool:
+        """Whether somebody waits for one of the requests here."""
+        return any(not turn.request.background for turn in (*self.waiting, *self.running))
+
     def add(self, request: Request, sink: Sink) -> None:
         """Queues a request; its events go to `sink`, the last one is Done or Failed."""
         limit = self._context.n_ctx - len(request.tokens)
         limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
         matcher = StopMatcher(request.stop)
-        self.counters.requests += 1
+        self._counted(request).requests += 1
         self.waiting.append(Turn(request, sink, matcher, Clocks(self._clock()), list(request.tokens), limit=limit))
 
     def cancel(self, id: str) -> None:
         """Ends a request that waits or runs; what it has read stays. An id that is not there has ended before."""
         for turn in [turn for turn in (*self.waiting, *self.running) if turn.request.id == id]:
-            self.counters.cancelled += 1
+            self._counted(turn.request).cancelled += 1
             self._fail(turn, Cancelled("the request was cancelled"))
         self._settle()
 
@@ -136,7 +142,7 @@ class Core:
         self._count_resume(turn)
 
     def _count_resume(self, turn: Turn) -> None:
-        counters, resume = self.counters, turn.resume
+        counters, resume = self._counted(turn.request), turn.resume
         if resume is None:
             return
         counters.prompt_tokens += turn.prompt
@@ -163,7 +169,7 @@ class Core:
                 return
             self.meter.loaded(restoration.tier or Tier.RAM, restoration.nbytes, 1e3 * restoration.seconds)
             turn.clocks.restoring += restoration.seconds
-            self.counters.restore_ms += 1e3 * restoration.seconds
+            self._counted(turn.request).restore_ms += 1e3 * restoration.seconds
             turn.restoration, turn.phase = None, Phase.READING
         except (CacheError, StateRefused) as error:
             _log.warning("restoring failed, looking for another resume point: %s", error)
@@ -187,6 +193,8 @@ class Core:
             return ()
         costs, batch, grid = self.meter.costs, self._context.n_batch, self.slots.grid
         beside = beside_limit(costs.prefill, costs.decode, 1e3 * self._config.decode_gap, batch, grid)
+        if not self.urgent:
+            batch = beside_limit(costs.prefill, 0.0, 1e3 * self._config.background_gap, batch, grid)
         return plan(works, Limits(batch, beside, grid, self._mixed), not self._prefilled, self._prefills % _FAIR_EVERY == 0)
 
     def _decode(self, pieces: Sequence[Piece]) -> None:
@@ -202,7 +210,7 @@ class Core:
         read = sum(self._note(turn, run) for turn, run in zip(turns, runs, strict=True))
         for number, (turn, run) in enumerate(zip(turns, runs, strict=True)):
             self._after(turn, run, number)
-        self._account(read, read == sum(len(run.tokens) for run in runs), 1e3 * (self._clock() - started))
+        self._account(self._counted(turns[0].request), read, read == sum(len(run.tokens) for run in runs), 1e3 * (self._clock() - started))
         for turn in turns:
             self._keep(turn)
 
@@ -215,16 +223,16 @@ class Core:
         turn.served = self._prefills + 1
         return len(run.tokens)
 
-    def _account(self, read: int, alone: bool, ms: float) -> None:
+    def _account(self, counters: Counters, read: int, alone: bool, ms: float) -> None:
         """A batch of `read` prompt tokens, `alone` or beside decodes, took `ms` until its draws were made (only they wait for a
         GPU to finish)."""
         self._prefilled = read > 0
         self._prefills += read > 0
-        self.counters.read_tokens += read
+        counters.read_tokens += read
         if read:
-            self.counters.read_ms += ms
+            counters.read_ms += ms
         else:
-            self.counters.decode_ms += ms
+            counters.decode_ms += ms
             self.meter.decoded(ms)
         if read and alone:
             self.meter.read(read, ms)
@@ -265,7 +273,7 @@ class Core:
 
     def _sample(self, turn: Turn, number: int) -> None:
         request, token = turn.request, _held(turn.sampler).sample(number)
-        self.counters.generated_tokens += 1
+        self._counted(request).generated_tokens += 1
         if token in self._eog and not request.ignore_eos:
             self._finish(turn, Finish.STOP, extra=1)
             return
@@ -303,12 +311,12 @@ class Core:
     # endings
 
     def _finish(self, turn: Turn, finish: Finish, stop: str | None = None, extra: int = 0) -> None:
-        self.counters.done += 1
+        self._counted(turn.request).done += 1
         event = turn.done(finish, stop, extra, self._clock())
         self._end(turn, event)
 
     def _fail(self, turn: Turn, error: Exception) -> None:
-        self.counters.failed += not isinstance(error, Cancelled)
+        self._counted(turn.request).failed += not isinstance(error, Cancelled)
         if not isinstance(error, EngineError):
             _log.error("request %s failed", turn.request.id, exc_info=error)
         self._end(turn, Failed(turn.request.id, error))
@@ -335,6 +343,9 @@ class Core:
             if not slot.busy:
                 self.parker.settle(slot)
         self._ended.clear()
+
+    def _counted(self, request: Request) -> Counters:
+        return self.background if request.background else self.counters
 
     def _clear(self, slot: Slot) -> None:
         self._context.clear(slot.index)

@@ -1,4 +1,4 @@
-"""The engine: one thread that owns a context. Requests come in from any thread, events go out through their sinks."""
+"""The engine: a context and the thread that alone touches it. Requests come in from any thread, events go out through sinks."""
 
 import logging
 import threading
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from engine.config import EngineConfig
 from engine.context import Context, Samplers, Tokenizer
 from engine.core import Core
-from engine.errors import Cancelled, ContextTooLong, EngineStopped, QueueFull
+from engine.errors import Cancelled, ContextTooLong, EngineError, EngineStopped, QueueFull
+from engine.loop import Loop
 from engine.request import Request
 from engine.stats import EngineStats, SlotView, copied
 from engine.stream import StopMatcher
@@ -27,21 +28,37 @@ class Engine:
     logged; should the loop itself end, `alive` in stats() turns False and every request still here gets Failed.
     """
 
-    def __init__(self, context: Context, store: Store, config: EngineConfig, tokenizer: Tokenizer, samplers: Samplers) -> None:
+    def __init__(
+        self,
+        context: Context,
+        store: Store,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        samplers: Samplers,
+        loop: Loop | None = None,
+    ) -> None:
+        """`loop`: the thread of its device, where other engines live on it too; its own else."""
         self._core = Core(context, store, config, tokenizer, samplers)
         self._context, self._config, self._samplers = context, config, samplers
         self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Condition()
+        self._loop = loop or Loop()
+        self._wake = self._loop.wake
         self._arriving = 0
         self._refused = 0
         self._closing = False
         self._deadline: float | None = None
         self._beat = time.monotonic()
         self._last_error: str | None = None
-        self._thread = threading.Thread(target=self._run, name="kvalet-engine", daemon=True)
+        self._left = threading.Event()
+        self._loop.add(self)
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it serves: its thread runs and it was not closed."""
+        return self._loop.alive and not self._left.is_set()
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Queues a request from any thread; `sink` gets its events on the engine's thread and must not block.
@@ -53,7 +70,7 @@ class Engine:
         StopMatcher(request.stop)
         self._samplers.check(request.sampling)
         with self._wake:
-            if self._closing or not self._thread.is_alive():
+            if self._closing or not self.alive:
                 raise EngineStopped("the server is stopping")
             if len(self._core.waiting) + self._arriving >= self._config.max_queue:
                 self._refused += 1
@@ -87,7 +104,7 @@ class Engine:
             running=len(core.running),
             slots=len(core.slots),
             reuse=self._config.reuse,
-            alive=self._thread.is_alive(),
+            alive=self.alive,
             stalled=time.monotonic() - self._beat if busy else 0.0,
             last_error=self._last_error,
             checkpoint_interval=core.placer.interval,
@@ -103,57 +120,69 @@ class Engine:
             self._closing = True
             self._deadline = time.monotonic() + drain_seconds
             self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._loop.alive:
+            self._left.wait()
 
     def _arrive(self, request: Request, sink: Sink) -> None:
         with self._wake:
             self._arriving -= 1
         self._core.add(request, sink)
 
-    def _run(self) -> None:
-        try:
-            while self._round():
-                pass
-            self._core.park_all()
-        except BaseException as error:
-            self._last_error = f"the engine stopped: {error!r}"
-            _log.critical("the engine's thread ends", exc_info=error)
-            raise
-        finally:
-            self._abandon()
+    # on the loop's thread (loop.Member)
 
-    def _round(self) -> bool:
-        """Takes what came in and does one step; False once the engine is to stop."""
+    @property
+    def urgent(self) -> bool:
+        return self._core.urgent
+
+    def take(self) -> bool:
         self._beat = time.monotonic()
+        taken = bool(self._inbox)
         try:
             while self._inbox:
                 self._inbox.popleft()()
-            worked = self._core.step()
         except Exception as error:
-            self._last_error = repr(error)
-            _log.exception("a round of the engine failed; its requests are ended")
-            self._core.fail_all(error)
-            time.sleep(_BACKOFF)
-            worked = True
+            self._failed(error)
+        return taken
+
+    def work(self) -> bool:
+        try:
+            return self._core.step()
+        except Exception as error:
+            self._failed(error)
+            return True
+
+    def pending(self) -> bool:
+        return bool(self._inbox)
+
+    def patience(self) -> float | None:
+        """Until woken, or until the drain is over."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def leave(self) -> bool:
         with self._wake:
-            if self._closing and (time.monotonic() >= (self._deadline or 0.0) or not self._busy()):
+            if not self._closing or (time.monotonic() < (self._deadline or 0.0) and self._busy()):
                 return False
-            if not worked and not self._inbox:
-                self._wake.wait(self._patience())
+        self._core.park_all()
         return True
 
-    def _patience(self) -> float | None:
-        """How long an idle round sleeps: until woken, or until the drain is over."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    def died(self, error: BaseException) -> None:
+        self._last_error = f"the engine stopped: {error!r}"
+        _log.critical("the engine's thread ends", exc_info=error)
+
+    def abandon(self) -> None:
+        with self._wake:
+            orderly, self._closing = self._closing, True
+            while self._inbox:
+                self._inbox.popleft()()
+        gone: EngineError = Cancelled("the server is stopping") if orderly else EngineStopped(self._last_error or "it stopped")
+        self._core.end_all(gone)
+        self._left.set()
+
+    def _failed(self, error: Exception) -> None:
+        self._last_error = repr(error)
+        _log.exception("a round of the engine failed; its requests are ended")
+        self._core.fail_all(error)
+        time.sleep(_BACKOFF)
 
     def _busy(self) -> bool:
         return bool(self._core.waiting or self._core.running or self._inbox)
-
-    def _abandon(self) -> None:
-        """Nobody is left without a last event."""
-        with self._wake:
-            self._closing = True
-            while self._inbox:
-                self._inbox.popleft()()
-        self._core.end_all(Cancelled("the server is stopping"))

@@ -123,7 +123,7 @@ class Placer:
     def _match(self, turn: Turn) -> Match:
         if not self._reuses(turn) or not self._store.enabled:
             return _NOTHING
-        return self._store.match(turn.sequence, canonical_only=turn.request.exact is Exact.STRICT)
+        return self._store.match(turn.sequence, canonical_only=turn.request.exact is Exact.STRICT, counted=not turn.request.background)
 
     def _ask(self, turn: Turn) -> Ask:
         strict = turn.request.exact is Exact.STRICT
@@ -186,7 +186,9 @@ class Placer:
                 turn.stops = tuple(range((start // step + 1) * step, length + turn.limit, step))
             return
         anchors = tuple((a.position, a.kind.value, a.pinned) for a in turn.request.anchors)
-        curve = self._habits.expect(match, length, [(kind, position) for position, kind, _ in anchors])
+        curve = None  # a prompt of our own making says nothing of how clients go on
+        if not turn.request.background:
+            curve = self._habits.expect(match, length, [(kind, position) for position, kind, _ in anchors])
         kept = tuple(ref.position for ref in match.checkpoints)
         prompt = PlacementFacts(length, start, grid, self.interval, anchors, curve=curve, kept=kept)
         answer = PlacementFacts(length + turn.limit + 1, length, grid, self.interval)

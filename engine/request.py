@@ -57,6 +57,7 @@ class Request:
     logprobs: int | None = None  # None: none; k: the k most likely beside the chosen one
     session: str | None = None
     ignore_eos: bool = False
+    background: bool = False  # nobody waits for it: it is read in short batches, counted apart, and rests while others are served
     cold: bool = False  # read the whole prompt, whatever is held: the baseline that reuse is compared with
 
 

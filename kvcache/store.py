@@ -81,14 +81,16 @@ class Store:
             self._parking.offer_all()
         return True
 
-    def match(self, tokens: Sequence[int], *, canonical_only: bool = False) -> Match:
-        """What is stored of `tokens`; a plain miss is an empty match. Counts a lookup, not a use of what it names."""
+    def match(self, tokens: Sequence[int], *, canonical_only: bool = False, counted: bool = True) -> Match:
+        """What is stored of `tokens`; a plain miss is an empty match. Counts a lookup unless told not to, and never a use of
+        what it names."""
         ids = chain_ids(self.root, tokens, self.config.grid) if self.enabled else ()
         with self._lock:
             if self._disk is not None:
                 self._disk.refresh()
             found = Match(ids, *self._along(ids, canonical_only))
-            self._count_lookup(len(tokens), found)
+            if counted:
+                self._count_lookup(len(tokens), found)
         return found
 
     def load_block(self, ref: BlockRef) -> Block:
