@@ -124,6 +124,10 @@ class Sampler(Protocol):
         """A token from the logits of run number `run` of the last decode; it is accepted (counts for penalties, grammar)."""
         ...
 
+    def sample_from(self, logits: NDArray[np.float32]) -> int:
+        """The same from a copy of logits, shape (n_vocab,), that were read earlier."""
+        ...
+
     def close(self) -> None: ...
 
 

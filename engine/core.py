@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.config import EngineConfig
 from engine.context import Context, Run, Samplers, StateKind, Tokenizer
 from engine.costs import CostMeter
@@ -171,6 +174,8 @@ class Core:
             turn.clocks.restoring += restoration.seconds
             self._counted(turn.request).restore_ms += 1e3 * restoration.seconds
             turn.restoration, turn.phase = None, Phase.READING
+            if slot.length == turn.end:
+                self._answer(turn, None)
         except (CacheError, StateRefused) as error:
             _log.warning("restoring failed, looking for another resume point: %s", error)
             self.counters.restores_failed += 1
@@ -211,8 +216,8 @@ class Core:
         for number, (turn, run) in enumerate(zip(turns, runs, strict=True)):
             self._after(turn, run, number)
         self._account(self._counted(turns[0].request), read, read == sum(len(run.tokens) for run in runs), 1e3 * (self._clock() - started))
-        for turn in turns:
-            self._keep(turn)
+        for number, (turn, run) in enumerate(zip(turns, runs, strict=True)):
+            self._keep(turn, run, number)
 
     def _note(self, turn: Turn, run: Run) -> int:
         """The run is in the slot now; returns how many tokens of it were prompt."""
@@ -259,7 +264,12 @@ class Core:
         """Sampling, or the next piece of the prompt."""
         if run.start + len(run.tokens) < turn.end:
             self._progress(turn)
-            return
+        else:
+            self._answer(turn, number)
+
+    def _answer(self, turn: Turn, run: int | None) -> None:
+        """All there is of the turn has been read: the next token, from run `run` of the last decode, or with None from the logits
+        that its slot has kept of this very prompt."""
         now = self._clock()
         if turn.phase is Phase.READING:
             turn.phase, turn.clocks.read = Phase.DECODING, turn.clocks.read or now
@@ -267,12 +277,13 @@ class Core:
             self._finish(turn, Finish.LENGTH)
             return
         try:
-            self._sample(turn, number)
+            self._sample(turn, run)
         except Exception as error:  # a grammar may find no token, a piece may not exist: this turn's failure alone
             self._fail(turn, error)
 
-    def _sample(self, turn: Turn, number: int) -> None:
-        request, token = turn.request, _held(turn.sampler).sample(number)
+    def _sample(self, turn: Turn, run: int | None) -> None:
+        request, sampler = turn.request, _held(turn.sampler)
+        token = sampler.sample_from(self._kept_logits(turn)) if run is None else sampler.sample(run)
         self._counted(request).generated_tokens += 1
         if token in self._eog and not request.ignore_eos:
             self._finish(turn, Finish.STOP, extra=1)
@@ -282,12 +293,16 @@ class Core:
         if request.logprobs is None:
             self._emit(turn, Token(request.id, token, text))
         else:
-            chosen, top = top_logprobs(self._context.logits(number), token, request.logprobs, self._tokenizer.piece)
+            logits = self._kept_logits(turn) if run is None else self._context.logits(run)
+            chosen, top = top_logprobs(logits, token, request.logprobs, self._tokenizer.piece)
             self._emit(turn, Token(request.id, token, text, chosen, top))
         if stop is not None:
             self._finish(turn, Finish.STOP, stop)
         elif turn.generated >= turn.limit:
             self._finish(turn, Finish.LENGTH)
+
+    def _kept_logits(self, turn: Turn) -> NDArray[np.float32]:
+        return _held(_held(turn.slot).ending).logits
 
     def _progress(self, turn: Turn) -> None:
         now = self._clock()
@@ -295,9 +310,11 @@ class Core:
             turn.clocks.progress = now
             self._emit(turn, Progress(turn.request.id, _held(turn.slot).length, turn.prompt))
 
-    def _keep(self, turn: Turn) -> None:
+    def _keep(self, turn: Turn, run: Run, number: int) -> None:
         """Saves the state a turn stands at where that is wanted; of a generation at least the newest grid multiple."""
         slot = _held(turn.slot)
+        if slot.length == turn.prompt and run.want_logits:
+            self.parker.keep_ending(slot, number, canonical=self.slots.is_canonical(slot, run.start))
         if slot.length == turn.tip:
             self.parker.keep_tip(slot)
         if slot.length % self.slots.grid or not slot.busy:

@@ -374,12 +374,15 @@ class FakeSampler:
         self._random = np.random.default_rng(params.seed or 0)
 
     def sample(self, run: int) -> int:
-        logits = self._context.logits(run).astype(np.float64)
+        return self.sample_from(self._context.logits(run))
+
+    def sample_from(self, logits: NDArray[np.float32]) -> int:
+        wide = logits.astype(np.float64)
         for token, bias in self._params.logit_bias:
-            logits[token] += bias
+            wide[token] += bias
         if self._params.temperature <= 0:
-            return int(np.argmax(logits))
-        weights = np.exp((logits - logits.max()) / self._params.temperature)
+            return int(np.argmax(wide))
+        weights = np.exp((wide - wide.max()) / self._params.temperature)
         return int(self._random.choice(len(weights), p=weights / weights.sum()))
 
     def close(self) -> None:

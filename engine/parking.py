@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from engine.context import Context, StateKind
 from engine.errors import EngineError
-from engine.slots import Slot, SlotTable
+from engine.slots import Ending, Slot, SlotTable
 from kvcache.entry import Block, Checkpoint
 from kvcache.errors import CacheError
 from kvcache.store import Store
@@ -53,6 +53,11 @@ class Parker:
         """Keeps the state where the slot stands, off the grid, as its tip (slots.Slot)."""
         slot.tip = None
         self._guarded(lambda: self._keep_tip(slot))
+
+    def keep_ending(self, slot: Slot, run: int, *, canonical: bool) -> None:
+        """Keeps how a prompt ended whose last token was in run `run` of the last decode (slots.Ending)."""
+        slot.ending = None
+        self._guarded(lambda: self._keep_ending(slot, run, canonical))
 
     def settle(self, slot: Slot) -> None:
         """At the end of a turn: everything that is not parked yet, and the newest checkpoint."""
@@ -101,6 +106,13 @@ class Parker:
     def _keep_tip(self, slot: Slot) -> None:
         self.checkpoints_saved += 1
         slot.tip = Checkpoint(b"", slot.length, self._context.save_checkpoint(slot.index), canonical=False)
+
+    def _keep_ending(self, slot: Slot, run: int, canonical: bool) -> None:
+        state, logits = None, self._context.logits(run)
+        if self._checkpoints:
+            self.checkpoints_saved += 1
+            state = Checkpoint(b"", slot.length, self._context.save_checkpoint(slot.index), canonical)
+        slot.ending = Ending(slot.length, state, logits, canonical)
 
     def _settle(self, slot: Slot) -> None:
         rolling, slot.rolling = slot.rolling, None

@@ -148,6 +148,9 @@ class Placer:
             cuts=slot.index not in refused,
             tip=slot.tip.position if slot.tip else 0,
             tip_bytes=slot.tip.nbytes if slot.tip else 0,
+            ending=slot.ending.position if slot.ending else 0,
+            ending_bytes=slot.ending.nbytes if slot.ending else 0,
+            ending_canonical=slot.ending is not None and slot.ending.canonical,
         )
 
     def _victim(self, turn: Turn) -> int:

@@ -46,7 +46,7 @@ class Restorer:
         anything was changed, and StateRefused, after which the slot must be cleared.
         """
         slot, started = self._slots[plan.slot], self._clock()
-        checkpoint = self._store.load_checkpoint(plan.checkpoint) if plan.checkpoint else slot.tip if plan.tip else None
+        checkpoint = self._checkpoint(plan, slot)
         if plan.base is not Base.STAY:
             self._parker.secure(slot)
             self._make_base(plan, slot)
@@ -54,6 +54,14 @@ class Restorer:
         blocks = self._store.restore(match, plan.position, plan.kept) if plan.position > plan.kept else iter(())
         tier, nbytes = load_of(plan, match)
         return Restoration(plan, slot, checkpoint, blocks, tier, nbytes, self._clock() - started)
+
+    def _checkpoint(self, plan: Plan, slot: Slot) -> Checkpoint | None:
+        """What is put in last; a slot that stays where its prompt ended has that state already."""
+        if plan.checkpoint is not None:
+            return self._store.load_checkpoint(plan.checkpoint)
+        if plan.ending and slot.ending is not None and plan.base is not Base.STAY:
+            return slot.ending.state
+        return slot.tip if plan.tip else None
 
     def _make_base(self, plan: Plan, slot: Slot) -> None:
         if plan.base is Base.CUT and not self._context.cut(slot.index, plan.kept):

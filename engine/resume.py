@@ -35,7 +35,8 @@ class Live:
 
     `own`: its last turn was of this conversation, so nothing is lost when what follows `common` is dropped. `usable`:
     it is not being restored just now. `cuts`: False once the context refused a cut of it for this prompt. `tip`: where it
-    has a state of its own off the grid (slots.Slot), of `tip_bytes`; 0: nowhere.
+    has a state of its own off the grid (slots.Slot), of `tip_bytes`; 0: nowhere. `ending`: the prompt, by its length, that it can
+    answer with nothing read (slots.Ending), by loading `ending_bytes`; 0: none.
     """
 
     slot: int
@@ -48,6 +49,9 @@ class Live:
     cuts: bool = True
     tip: int = 0
     tip_bytes: int = 0
+    ending: int = 0
+    ending_bytes: int = 0
+    ending_canonical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,8 @@ class Plan:
     """How slot `slot` gets to hold the first `position` tokens.
 
     `base` leaves `kept` of them (a FORK shares those of slot `origin`), blocks [kept, position) come from the store, then
-    `checkpoint`, where there is one, is put in, or the slot's own `tip`. `ms` is the estimate of all this and of reading the
-    rest.
+    `checkpoint`, where there is one, is put in, or the slot's own `tip` or `ending`. `ms` is the estimate of all this and of
+    reading the rest.
     """
 
     slot: int
@@ -78,12 +82,14 @@ class Plan:
     origin: int | None = None
     checkpoint: CheckpointRef | None = None
     tip: bool = False
+    ending: bool = False
 
 
 def choose(ask: Ask, lives: Sequence[Live], victim: int, match: Match, costs: Costs) -> Plan:
     """The cheapest plan; at equal cost the first of: stay, cut, rollback, fork, restore, cold.
 
-    `victim` is the idle slot to take when no slot's own content is continued. At least the last token stays to be read.
+    `victim` is the idle slot to take when no slot's own content is continued. At least the last token stays to be read, but
+    where a slot has kept the logits that the last token gave.
     """
     return min(plans(ask, lives, victim, match, costs), key=lambda plan: plan.ms)
 
@@ -96,6 +102,7 @@ def plans(ask: Ask, lives: Sequence[Live], victim: int, match: Match, costs: Cos
     taken = next(live for live in lives if live.slot == victim)
     for live in lives:
         if live.idle:
+            yield from chosen.again(live)
             yield from chosen.stay(live)
             yield from chosen.cut(live)
             yield from chosen.rollback(live)
@@ -111,6 +118,18 @@ class _Choice:
     match: Match
     costs: Costs
     sums: tuple[float, ...]  # ms to load the first k blocks
+
+    def again(self, live: Live) -> Iterator[Plan]:
+        """The very prompt that was read here last. In strict mode only if a cold read would have made the same logits."""
+        at = self.ask.length
+        if not 0 < at == live.ending == live.common or (self.ask.strict and not live.ending_canonical):
+            return
+        if live.length == at:
+            yield Plan(live.slot, Base.STAY, at, at, 0.0, ending=True)
+        else:
+            base = Base.CUT if self.ask.kind is StateKind.ATTENTION else Base.ROLLBACK
+            ms = self.costs.load(Tier.RAM, live.ending_bytes) + self._loss(live, at)
+            yield Plan(live.slot, base, at, at, ms, ending=True)
 
     def stay(self, live: Live) -> Iterator[Plan]:
         at = live.length

@@ -72,25 +72,31 @@ class LlamaSampler:
         self._grammar = grammar
         for token in recent:
             C.llama_sampler_accept(chain, token)
-        self._candidates = np.empty(context.n_vocab if grammar else 0, _CANDIDATE)
+        self._candidates = np.empty(0, _CANDIDATE)  # filled only where llama.cpp cannot draw by itself
 
     def sample(self, run: int) -> int:
         """See Sampler. Raises BadRequest when no token of this vocabulary can go on with the grammar."""
         if not self._grammar:
             return self._context.sample(self._chain, run)
-        logits = self._context.logits(run)
+        return self.sample_from(self._context.logits(run))
+
+    def sample_from(self, logits: NDArray[np.float32]) -> int:
+        """See Sampler. The same steps as llama_sampler_sample, which reads a context's own logits only. Raises as `sample`."""
         token = self._draw(logits)
-        if not self._allowed(token):
+        if self._grammar and not self._allowed(token):
             token = self._draw(logits, by_grammar=True)
             if not self._allowed(token):  # accepting it would abort the process
                 raise BadRequest(
                     "the grammar asks for text that no token of this model, or none with its bias, can start", "grammar"
                 )
         C.llama_sampler_accept(self._chain, token)
-        C.llama_sampler_accept(self._grammar, token)
+        if self._grammar:
+            C.llama_sampler_accept(self._grammar, token)
         return token
 
     def _draw(self, logits: NDArray[np.float32], by_grammar: bool = False) -> int:
+        if not len(self._candidates):
+            self._candidates = np.empty(len(logits), _CANDIDATE)
         self._candidates["id"] = np.arange(len(logits), dtype=np.int32)
         self._candidates["logit"] = logits
         array = _array(self._candidates)

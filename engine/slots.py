@@ -6,8 +6,26 @@ The table mirrors the context; whoever changes one changes the other in the same
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvcache.chain import child_id, pack_tokens
 from kvcache.entry import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of the last prompt that a slot read: `logits`, shape (n_vocab,), are those of its last token, so the same prompt
+    is answered with nothing read. `state` is None where any cut is exact. `canonical`: the whole prompt was a canonical read."""
+
+    position: int
+    state: Checkpoint | None
+    logits: NDArray[np.float32]
+    canonical: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.logits.nbytes + (self.state.nbytes if self.state else 0)
 
 
 @dataclass(slots=True)
@@ -18,7 +36,7 @@ class Slot:
     grid steps. `parked` leading blocks were offered to the store since they were last changed. `prompt` is the length of the
     last prompt read here; `rolling` the newest checkpoint of a generation, not yet parked. `tip`: the state at the start of the
     last answer, off the grid, so never parked and never canonical; it spares an append-mode prompt that leaves there (asked
-    again, or with the answer written otherwise) up to a grid step of reading.
+    again, or with the answer written otherwise) up to a grid step of reading. `ending` is kept beside the slot like it.
     """
 
     index: int
@@ -33,6 +51,7 @@ class Slot:
     restoring: bool = False
     rolling: Checkpoint | None = None
     tip: Checkpoint | None = None
+    ending: Ending | None = None
 
     @property
     def length(self) -> int:
@@ -97,10 +116,16 @@ class SlotTable:
             slot.rolling = None
         if slot.tip is not None and slot.tip.position > end:
             slot.tip = None
+        if slot.ending is not None and slot.ending.position > end:
+            slot.ending = None
 
     def clear(self, slot: Slot) -> None:
         self.cut(slot, 0)
         slot.prompt, slot.session, slot.rolling, slot.restoring = 0, None, None, False
+
+    def is_canonical(self, slot: Slot, start: int) -> bool:
+        """Whether all of the slot was a canonical read, of which the run that began at `start` was the last."""
+        return slot.canonical == slot.length or slot.canonical == start == slot.length // self.grid * self.grid
 
     def touch(self, slot: Slot) -> None:
         self._tick += 1

@@ -48,7 +48,7 @@ class Replayed:
         self._placement, self._interval, self._grid = placement, interval, grid
         self._needs, self._durable = checkpoints, durable
         self._slot: tuple[int, ...] = ()
-        self._tip = 0
+        self._tip = self._ending = 0
         self._watch = Watch(grid, Rollbacks())
         self._checkpoints: set[bytes] = set()
         self._following: dict[bytes, list[tuple[int, ...]]] = {}
@@ -56,7 +56,7 @@ class Replayed:
 
     def restart(self) -> None:
         """The server was stopped and started again: slot and habits are empty; the store too, unless it is durable."""
-        self._slot, self._tip = (), 0
+        self._slot, self._tip, self._ending = (), 0, 0
         self._watch = Watch(self._grid, Rollbacks())
         if not self._durable:
             self._checkpoints, self._following, self._blocks = set(), {}, set()
@@ -67,13 +67,16 @@ class Replayed:
         live = _common(self._slot, request.prompt)
         position = self._resume(request, ids, live, whole * self._grid)
         known = max(live, self._stored(request.prompt, ids, whole))
-        self._move_tip(request, live, position)
+        if position < len(request.prompt):
+            self._move_tip(request, live, position)
         self._keep(request, ids, position)
         return Served(position, max(0, known - position))
 
     def _resume(self, request: Request, ids: Sequence[bytes], live: int, stored: int) -> int:
         """Stay where the slot is a prefix of the prompt; else the deepest checkpoint with cells or blocks before it."""
         last = len(request.prompt) - 1
+        if live == len(request.prompt) == self._ending:
+            return live
         if live == len(self._slot) <= last and live >= stored:
             return live
         reach = min(max(live, stored), last)
@@ -84,8 +87,10 @@ class Replayed:
         return live if live == len(self._slot) <= last and live >= deepest else deepest
 
     def _move_tip(self, request: Request, live: int, position: int) -> None:
-        """A new tip replaces the old one, which is lost when the slot is cut before it."""
+        """A new tip and a new ending replace the old ones, which are lost when the slot is cut before them. Logits are kept of a
+        prompt that was to be answered."""
         cut = position if position <= live else min(live, len(request.prompt) - 1) // self._grid * self._grid
+        self._ending = len(request.prompt) if request.limit else self._ending if self._ending <= cut else 0
         kept = self._tip if self._tip <= cut else 0
         self._tip = (request.tip(position, self._grid) or kept) if self._needs and self._interval else 0
 

@@ -4,7 +4,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.config import EngineConfig
 from engine.context import Run, Sampler, StateKind
@@ -133,6 +135,9 @@ class Failing:
         if self._left < 0:
             raise ValueError("the grammar allows no token here")
         return self._inner.sample(run)
+
+    def sample_from(self, logits: NDArray[np.float32]) -> int:
+        return self._inner.sample_from(logits)
 
     def close(self) -> None:
         self._inner.close()

@@ -79,6 +79,10 @@ class Recording:
                 seen.append(context.logits(run).tobytes())
                 return inner.sample(run)
 
+            def sample_from(self, logits) -> int:  # type: ignore[no-untyped-def]
+                seen.append(logits.tobytes())
+                return inner.sample_from(logits)
+
             def close(self) -> None:
                 inner.close()
 
@@ -176,6 +180,18 @@ def test_several_branches_of_one_parked_prefix_have_the_logits_of_a_cold_read(be
         assert served.reread <= 70 + 64
         assert logits == asked_cold(cold, prompt, 4)
         bench.ask(random_tokens(random, 300))
+
+
+def test_the_same_prompt_again_has_the_logits_of_a_cold_read_and_reads_nothing(bench: Bench, cold: Bench) -> None:
+    random = Random(11)
+    for length in (700, 704):
+        prompt = random_tokens(random, length)
+        alone = asked_cold(cold, prompt, 70)
+        assert bench.ask(prompt, 70)[1] == alone
+        for _ in range(2):
+            served, logits = bench.ask(prompt, 70)
+            assert served.reread == 0
+            assert logits == alone
 
 
 def test_two_conversations_with_one_long_start_have_their_own_logits(bench: Bench, cold: Bench) -> None:

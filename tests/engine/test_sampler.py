@@ -128,6 +128,26 @@ def bench(make_real: Callable[..., Any]) -> Iterator[Bench]:
     yield Bench(LlamaSamplers(context), context)
 
 
+VARIED = (
+    GREEDY,
+    SamplingParams(seed=3),
+    SamplingParams(seed=4, temperature=1.5, top_k=0, typical_p=0.9, xtc_probability=0.5),
+    SamplingParams(temperature=0.0, repeat_penalty=1.4, logit_bias=((7, 3.0),)),
+    SamplingParams(seed=5, grammar='root ::= "a"+ "b"'),
+)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("params", VARIED)
+def test_a_copy_of_logits_gives_the_tokens_that_the_context_itself_gives(bench: Bench, params: SamplingParams) -> None:
+    logits = bench.context.logits(0)
+    sampler = bench.samplers.make(params, bench.prompt)
+    try:
+        assert [sampler.sample_from(logits) for _ in range(6)] == bench.draw(params, 6, bench.prompt)
+    finally:
+        sampler.close()
+
+
 @pytest.mark.model
 class TestChain:
     def test_temperature_zero_takes_the_likeliest(self, bench: Bench) -> None:
