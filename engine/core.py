@@ -112,7 +112,7 @@ class Core:
         self.end_all(Cancelled("the server is stopping"))
         self._ended.clear()
         for slot in self.slots:
-            self.parker.secure(slot)
+            self.parker.secure(slot, kept=slot.length)
 
     def views(self) -> tuple[SlotView, ...]:
         """What every slot does; from any thread, so it may be a moment old."""

@@ -3,10 +3,12 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.context import Context, StateKind
 from engine.errors import EngineError
 from engine.slots import Ending, Slot, SlotTable
+from kvcache.chain import child_id, pack_tokens
 from kvcache.entry import Block, Checkpoint
 from kvcache.errors import CacheError
 from kvcache.store import Store
@@ -63,10 +65,14 @@ class Parker:
         """At the end of a turn: everything that is not parked yet, and the newest checkpoint."""
         self._guarded(lambda: self._settle(slot))
 
-    def secure(self, slot: Slot) -> None:
-        """Before a slot is taken: what the store has dropped of it since it was parked goes in again."""
+    def secure(self, slot: Slot, kept: int = 0) -> None:
+        """Before a slot is taken but for `kept` tokens: what the store has dropped of it since it was parked goes in again, and
+        its tip, if that is lost, so that the conversation comes back to it as it would on the slot."""
         slot.parked = 0
         self.settle(slot)
+        tip = slot.tip
+        if tip is not None and tip.position > kept:
+            self._guarded(lambda: self._park_tip(slot, tip))
 
     def _guarded(self, act: Callable[[], None]) -> None:
         if not self.enabled:
@@ -119,6 +125,14 @@ class Parker:
         self._park(slot, "turn_end", False)
         if rolling is not None:
             self._store.park_checkpoint(rolling, kind="turn_end", session=slot.session)
+
+    def _park_tip(self, slot: Slot, tip: Checkpoint) -> None:
+        start = tip.position // self._slots.grid * self._slots.grid
+        tokens = tuple(slot.tokens[start : tip.position])
+        parent = self._slots.id_at(slot, start)
+        id = child_id(parent, pack_tokens(tokens))
+        block = Block(id, parent, start, tokens, self._context.save_block(slot.index, start, tip.position), False)
+        self._store.park_tip(block, replace(tip, id=id), slot.session)
 
     def _park_blocks(self, slot: Slot) -> None:
         grid = self._slots.grid

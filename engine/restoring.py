@@ -48,7 +48,7 @@ class Restorer:
         slot, started = self._slots[plan.slot], self._clock()
         checkpoint = self._checkpoint(plan, slot)
         if plan.base is not Base.STAY:
-            self._parker.secure(slot)
+            self._parker.secure(slot, plan.kept)
             self._make_base(plan, slot)
         slot.restoring = True
         blocks = self._store.restore(match, plan.position, plan.kept) if plan.position > plan.kept else iter(())

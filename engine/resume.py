@@ -188,11 +188,13 @@ class _Choice:
 
     def _checkpoints(self, limit: int) -> Iterator[CheckpointRef]:
         if self.ask.kind is not StateKind.ATTENTION:
-            yield from (ref for ref in self.match.checkpoints if 0 < ref.position <= limit)
+            tip = (self.match.tip.checkpoint,) if self.match.tip else ()
+            yield from (ref for ref in (*self.match.checkpoints, *tip) if 0 < ref.position <= limit)
 
     def _restores(self, kept: int) -> Iterator[tuple[CheckpointRef, float]]:
         """Checkpoints beyond `kept` that stored blocks lead to, with the cost of blocks, checkpoint and reading the rest."""
-        for ref in self._checkpoints(min(self.match.stored, self.ask.length - 1)):
+        stored = max(self.match.stored, self.match.tip.position if self.match.tip else 0)
+        for ref in self._checkpoints(min(stored, self.ask.length - 1)):
             if ref.position > kept:
                 yield ref, self._blocks(kept, ref.position) + self._load_ms(ref) + self._reading(ref.position)
 
@@ -203,7 +205,8 @@ class _Choice:
             yield position, self._blocks(kept, position) + self._reading(position)
 
     def _blocks(self, start: int, end: int) -> float:
-        return self.sums[end // self.ask.grid] - self.sums[start // self.ask.grid]
+        tip = self.costs.load(Tier.RAM, self.match.tip.block.nbytes) if self.match.tip and end % self.ask.grid else 0.0
+        return self.sums[end // self.ask.grid] - self.sums[start // self.ask.grid] + tip
 
     def _load_ms(self, ref: CheckpointRef) -> float:
         return self.costs.load(ref.tier, ref.nbytes)
@@ -234,7 +237,8 @@ class Situation:
 
 def load_of(plan: Plan, match: Match) -> tuple[Tier | None, int]:
     """The slowest tier that the plan takes blocks from, None for no blocks, and all bytes it loads, the checkpoint's too."""
-    refs = [ref for ref in match.blocks if plan.kept <= ref.start and ref.end <= plan.position]
+    tip = (match.tip.block,) if match.tip and match.tip.position == plan.position > plan.kept else ()
+    refs = [ref for ref in (*match.blocks, *tip) if plan.kept <= ref.start and ref.end <= plan.position]
     nbytes = sum(ref.nbytes for ref in refs) + (plan.checkpoint.nbytes if plan.checkpoint else 0)
     if not refs:
         return None, nbytes

@@ -15,7 +15,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Attention KV of the tokens [start, end), end - start == grid; `id` is the chain id at `end`.
+    """Attention KV of the tokens [start, end), end - start == grid (less under a tip); `id` is the chain id at `end`.
 
     `canonical` says that the bytes came from a canonical read of the whole prefix (docs/guarantees.md), so that a
     strict request may use them.
@@ -75,6 +75,18 @@ class BlockRef:
 
 
 @dataclass(frozen=True, slots=True)
+class TipRef:
+    """A state off the grid and the part of a block that leads to it from the grid multiple before."""
+
+    block: BlockRef
+    checkpoint: CheckpointRef
+
+    @property
+    def position(self) -> int:
+        return self.checkpoint.position
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """What is stored of a token sequence.
 
@@ -85,6 +97,7 @@ class Match:
     ids: tuple[bytes, ...]
     blocks: tuple[BlockRef, ...]
     checkpoints: tuple[CheckpointRef, ...]
+    tip: TipRef | None = None
 
     @property
     def stored(self) -> int:

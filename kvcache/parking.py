@@ -78,7 +78,7 @@ class Parking:
     def _is_wanted(self, key: Key, held: Held) -> bool:
         """Neither queued nor on disk as good as in RAM."""
         there = self._disk.find(*key)
-        return key not in self._writer and (there is None or (held.canonical and not there.canonical))
+        return not held.fleeting and key not in self._writer and (there is None or (held.canonical and not there.canonical))
 
     def _queue(self, key: Key) -> None:
         self._ram.tree.change(*key, dirty=True)

@@ -57,10 +57,11 @@ class RamTier:
         self._needs_checkpoint = needs_checkpoint
         self._kept: dict[Key, _Kept] = {}
 
-    def put_block(self, block: Block, *, session: str = "") -> bool:
+    def put_block(self, block: Block, *, session: str = "", fleeting: bool = False) -> bool:
         """Keeps a block, replacing one of the same id; False (changing nothing of it) when it cannot fit.
 
         Its parent and the last checkpoint of its own chain are not evicted for it: without them it is worth nothing.
+        What is `fleeting` goes before anything else and never to the tier below.
         """
         cost = _taken(block.payload) + 4 * len(block.tokens) + BLOCK_OVERHEAD
         anchor = self.tree.deepest_checkpoint(block.parent) if self._needs_checkpoint else None
@@ -68,20 +69,28 @@ class RamTier:
         held = self._admit(EntryKind.BLOCK, block.id, cost, block.canonical, keep)
         if held is None:
             return False
+        held.fleeting = fleeting
         self.tree.add_block(block.id, block.parent, block.start, block.end, held)
         packed = pack_tokens(block.tokens)
         self._kept[EntryKind.BLOCK, block.id] = _Kept(block.parent, block.start, packed, _own(block.payload), "", session)
         return True
 
     def put_checkpoint(
-        self, checkpoint: Checkpoint, *, pinned: bool = False, label: str = "", chance: float = 1.0, session: str = ""
+        self,
+        checkpoint: Checkpoint,
+        *,
+        pinned: bool = False,
+        label: str = "",
+        chance: float = 1.0,
+        session: str = "",
+        fleeting: bool = False,
     ) -> bool:
         """Keeps a checkpoint, replacing one of the same id; False when it cannot fit. Its block is not evicted for it."""
         kind, cost = EntryKind.CHECKPOINT, _taken(checkpoint.payload) + CHECKPOINT_OVERHEAD
         held = self._admit(kind, checkpoint.id, cost, checkpoint.canonical, [(EntryKind.BLOCK, checkpoint.id)])
         if held is None:
             return False
-        held.pinned, held.chance = held.pinned or pinned, chance
+        held.pinned, held.chance, held.fleeting = held.pinned or pinned, chance, fleeting
         self._kept[kind, checkpoint.id] = _Kept(b"", checkpoint.position, b"", _own(checkpoint.payload), label, session)
         self.tree.add_checkpoint(checkpoint.id, checkpoint.position, held)
         return True

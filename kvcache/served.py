@@ -53,6 +53,7 @@ class Replayed:
         self._checkpoints: set[bytes] = set()
         self._following: dict[bytes, list[tuple[int, ...]]] = {}
         self._blocks: set[bytes] = set()
+        self._tips: dict[bytes, set[tuple[int, ...]]] = {}  # parked ones: the tokens from the grid multiple before to the tip
 
     def restart(self) -> None:
         """The server was stopped and started again: slot and habits are empty; the store too, unless it is durable."""
@@ -83,7 +84,8 @@ class Replayed:
         if not self._needs:
             return reach if live >= stored else reach // self._grid * self._grid
         steps = [step for step in range(reach // self._grid, 0, -1) if ids[step - 1] in self._checkpoints]
-        deepest = max(steps[0] * self._grid if steps else 0, self._tip if self._tip <= min(live, last) else 0)
+        own = self._tip if self._tip <= min(live, last) else 0
+        deepest = max(steps[0] * self._grid if steps else 0, own, self._parked_tip(request.prompt, ids))
         return live if live == len(self._slot) <= last and live >= deepest else deepest
 
     def _move_tip(self, request: Request, live: int, position: int) -> None:
@@ -92,12 +94,31 @@ class Replayed:
         cut = position if position <= live else min(live, len(request.prompt) - 1) // self._grid * self._grid
         self._ending = len(request.prompt) if request.limit else self._ending if self._ending <= cut else 0
         kept = self._tip if self._tip <= cut else 0
+        if self._tip > cut:
+            self._park_tip()
         self._tip = (request.tip(position, self._grid) or kept) if self._needs and self._interval else 0
 
     def _stored(self, prompt: tuple[int, ...], ids: Sequence[bytes], whole: int) -> int:
         """Leading tokens in stored blocks, the last of them perhaps in part."""
+    def _park_tip(self) -> None:
+        start = self._tip // self._grid * self._grid
+        parent = ROOT
+        for at in range(0, start, self._grid):
+            parent = child_id(parent, pack_tokens(self._slot[at : at + self._grid]))
+        self._tips.setdefault(parent, set()).add(self._slot[start : self._tip])
+
+    def _parked_tip(self, prompt: tuple[int, ...], ids: Sequence[bytes]) -> int:
+        """Where the deepest parked tip of this prompt stands, before its last token; 0: none."""
+        found = 0
+        for step, parent in enumerate((ROOT, *ids)):
+            for tokens in self._tips.get(parent, ()):
+                end = step * self._grid + len(tokens)
+                if end < len(prompt) and prompt[end - len(tokens) : end] == tokens:
+                    found = max(found, end)
+        return found
+
         at = whole * self._grid
-        following = self._following.get(ids[whole - 1] if whole else ROOT, []) if whole else []
+        following = [*self._following.get(ids[whole - 1], []), *self._tips.get(ids[whole - 1], ())] if whole else []
         return at + max((_common(tokens, prompt[at : at + self._grid]) for tokens in following), default=0)
 
     def _keep(self, request: Request, ids: Sequence[bytes], position: int) -> None:

@@ -12,7 +12,7 @@ from kvcache import admin, eviction
 from kvcache.chain import chain_ids
 from kvcache.config import CacheConfig
 from kvcache.disk import DiskTier
-from kvcache.entry import Block, BlockRef, Checkpoint, CheckpointRef, Match, Tier
+from kvcache.entry import Block, BlockRef, Checkpoint, CheckpointRef, Match, Tier, TipRef
 from kvcache.errors import DiskTrouble, EntryGone, IndexBroken
 from kvcache.facts import EntryKind
 from kvcache.index import Model
@@ -89,6 +89,7 @@ class Store:
             if self._disk is not None:
                 self._disk.refresh()
             found = Match(ids, *self._along(ids, canonical_only))
+            found = found if canonical_only else replace(found, tip=self._tip(tokens, found))
             if counted:
                 self._count_lookup(len(tokens), found)
         return found
@@ -120,6 +121,7 @@ class Store:
         Raises as load_block does; blocks handed out before stay good.
         """
         refs = [ref for ref in match.blocks if from_ <= ref.start and ref.end <= position]
+        refs += [match.tip.block] if match.tip is not None and match.tip.position == position else []
         with self._lock:
             runs = [(in_ram, list(run)) for in_ram, run in groupby(refs, lambda ref: self._is_in_ram(BLOCK, ref))]
         for in_ram, run in runs:
@@ -307,8 +309,28 @@ class Store:
     def _is_in_ram(self, kind: EntryKind, ref: BlockRef | CheckpointRef) -> bool:
         held = self._ram.tree.get(kind, ref.id)
         return held is not None and (held.canonical or not ref.canonical)
+    def _tip(self, tokens: Sequence[int], found: Match) -> TipRef | None:
+        """The deepest tip that lies before the last token and behind the last checkpoint that can be restored."""
+        deepest = max((ref.position for ref in found.checkpoints if ref.position <= found.stored), default=0)
+        parents = (self.root, *found.ids)[deepest // self.config.grid : len(found.blocks) + 1]
+        tips = [tip for parent in parents for tip in self._tips(parent, tokens)]
+        return max(tips, key=lambda tip: tip.position, default=None)
+
+    def _tips(self, parent: bytes, tokens: Sequence[int]) -> Iterator[TipRef]:
+        for id in self._ram.tree.kids(parent):
+            node = self._ram.tree.node(id)
+            if node is None or node.block is None or node.checkpoint is None or not node.block.fleeting:
+                continue
+            block = self._ram.block(id)
+            if node.position < len(tokens) and tuple(tokens[block.start : block.end]) == block.tokens:
+                yield TipRef(
+                    BlockRef(id, block.start, block.end, Tier.RAM, node.block.nbytes),
+                    CheckpointRef(id, block.end, Tier.RAM, node.checkpoint.nbytes),
+                )
+
 
     def _disk_or_gone(self, ref: BlockRef | CheckpointRef) -> DiskTier:
+        usable = max(usable, found.tip.position if found.tip else 0)
         if self._disk is None:
             raise EntryGone(ref.id.hex())
         return self._disk

@@ -21,6 +21,7 @@ class Held:
     pinned: bool = False
     dirty: bool = False
     uses: int = 0
+    fleeting: bool = False  # the tier below never gets it, and it goes before all that is not
     chance: float = 1.0  # below 1: its conversation can spare it (EvictionFacts)
     order: Order | None = None  # the order under which it waits in the heap; None: not a candidate
 
@@ -233,7 +234,7 @@ class Tree:
 
     def _order(self, kind: EntryKind, node: Node, held: Held) -> Order:
         key = self._key(self.facts(kind, node.id))
-        return (held.dirty, held.pinned, *(key if isinstance(key, tuple) else (key,)))
+        return (held.dirty, held.pinned, not held.fleeting, *(key if isinstance(key, tuple) else (key,)))
 
     def _offer(self, kind: EntryKind, node: Node) -> None:
         """Puts an entry into the heap if it may be dropped now; entries it leaves behind there are skipped as not due."""

@@ -87,7 +87,7 @@ def test_the_simulator_agrees_with_the_engine_token_for_token(tmp_path: Path, ki
     for item in read_recording(path, never):
         if isinstance(item, Started):
             replayed = replayed or Replayed(item.placement, item.interval, item.grid, checkpoints=item.kind != "attention")
-            replayed.restart()
+            replayed.restart(ram=True)
             continue
         assert replayed is not None
         limit = min(item.limit, 8192 - item.prompt)

@@ -4,6 +4,7 @@ import pytest
 
 from engine.context import StateKind
 from engine.request import Anchor, AnchorKind, Exact, Source
+from kvcache.entry import Block, BlockRef
 from tests.engine.serving import Desk
 
 PROMPT = [(7 * i) % 250 for i in range(1000)]  # the last grid multiple is 960
@@ -80,3 +81,55 @@ def test_with_every_tier_off_nothing_is_kept_beside_the_slot() -> None:
     desk = Desk(ram=0)
     desk.ask(PROMPT, anchors=anchors())
     assert desk.core.slots[0].tip is None
+
+
+OTHER = [(11 * i + 3) % 250 for i in range(700)]
+
+
+@pytest.mark.parametrize("kind", [StateKind.HYBRID, StateKind.RECURRENT, StateKind.WINDOW])
+def test_a_conversation_whose_slot_was_taken_comes_back_to_its_tip(kind: StateKind) -> None:
+    desk = Desk(kind)
+    desk.ask(PROMPT, anchors=anchors())
+    desk.ask(OTHER, anchors=anchors(690))
+    changed = [*PROMPT[:START], *[5] * 100]
+    served = desk.ask(changed, anchors=anchors(1077))
+    assert (served.done.resume.position, served.done.resume.source) == (START, Source.RAM)
+    assert served.tokens == Desk(kind).ask(changed, anchors=anchors(1077)).tokens
+
+
+def test_a_tip_that_a_rollback_cut_off_is_found_again_behind_the_live_cells() -> None:
+    desk = Desk()
+    desk.ask(PROMPT, anchors=anchors())
+    desk.ask([*PROMPT[:700], *OTHER], anchors=anchors(1390))
+    served = desk.ask([*PROMPT[:START], 1, 2, 3], anchors=())
+    assert served.done.resume.position == START
+    assert served.tokens == Desk().ask([*PROMPT[:START], 1, 2, 3], anchors=()).tokens
+
+
+def test_a_parked_tip_serves_no_strict_request_and_no_other_tokens() -> None:
+    desk = Desk(exact=False)
+    desk.ask(PROMPT, anchors=anchors())
+    desk.ask(OTHER)
+    strict = desk.ask([*PROMPT[:START], 1, 2, 3], exact=Exact.STRICT)
+    assert strict.done.resume.position == 960
+    desk.ask(OTHER)
+    assert desk.ask([*PROMPT[: START - 1], 249, 249, 249]).done.resume.position == 960
+
+
+def test_a_tip_that_was_dropped_between_finding_and_loading_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    desk.ask(PROMPT, anchors=anchors())
+    desk.ask(OTHER)
+    found = desk.store.match([*PROMPT, 1])
+    assert found.tip is not None and found.tip.position == START
+    real = desk.store.load_block
+
+    def gone(ref: BlockRef) -> Block:
+        if found.tip is not None and ref.id == found.tip.block.id:
+            desk.store.remove(ref.id)
+        return real(ref)
+
+    monkeypatch.setattr(desk.store, "load_block", gone)
+    served = desk.ask([*PROMPT[:START], 1, 2, 3])
+    assert served.done.resume.position >= 0 and desk.core.counters.restores_failed == 1
+    assert served.tokens == Desk().ask([*PROMPT[:START], 1, 2, 3]).tokens
