@@ -91,7 +91,7 @@ class Match:
     """What is stored of a token sequence.
 
     `blocks` are contiguous from token 0. `checkpoints` ascend by position and may lie beyond the last block: such a
-    one serves the rollback of a live slot, never a restore from the store alone.
+    one serves the rollback of a live slot, never a restore from the store alone. `tip` stands on one of the blocks.
     """
 
     ids: tuple[bytes, ...]

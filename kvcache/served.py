@@ -55,8 +55,10 @@ class Replayed:
         self._blocks: set[bytes] = set()
         self._tips: dict[bytes, set[tuple[int, ...]]] = {}  # parked ones: the tokens from the grid multiple before to the tip
 
-    def restart(self) -> None:
-        """The server was stopped and started again: slot and habits are empty; the store too, unless it is durable."""
+    def restart(self, *, ram: bool = False) -> None:
+        """The server was stopped and started again: slot and habits are empty; the store too, unless it is durable. `ram`: what
+        lay in RAM alone is still there."""
+        self._tips = self._tips if ram else {}
         self._slot, self._tip, self._ending = (), 0, 0
         self._watch = Watch(self._grid, Rollbacks())
         if not self._durable:
@@ -92,14 +94,12 @@ class Replayed:
         """A new tip and a new ending replace the old ones, which are lost when the slot is cut before them. Logits are kept of a
         prompt that was to be answered."""
         cut = position if position <= live else min(live, len(request.prompt) - 1) // self._grid * self._grid
-        self._ending = len(request.prompt) if request.limit else self._ending if self._ending <= cut else 0
-        kept = self._tip if self._tip <= cut else 0
         if self._tip > cut:
             self._park_tip()
+        self._ending = len(request.prompt) if request.limit else self._ending if self._ending <= cut else 0
+        kept = self._tip if self._tip <= cut else 0
         self._tip = (request.tip(position, self._grid) or kept) if self._needs and self._interval else 0
 
-    def _stored(self, prompt: tuple[int, ...], ids: Sequence[bytes], whole: int) -> int:
-        """Leading tokens in stored blocks, the last of them perhaps in part."""
     def _park_tip(self) -> None:
         start = self._tip // self._grid * self._grid
         parent = ROOT
@@ -117,6 +117,8 @@ class Replayed:
                     found = max(found, end)
         return found
 
+    def _stored(self, prompt: tuple[int, ...], ids: Sequence[bytes], whole: int) -> int:
+        """Leading tokens in stored blocks, the last of them perhaps in part."""
         at = whole * self._grid
         following = [*self._following.get(ids[whole - 1], []), *self._tips.get(ids[whole - 1], ())] if whole else []
         return at + max((_common(tokens, prompt[at : at + self._grid]) for tokens in following), default=0)

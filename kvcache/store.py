@@ -181,6 +181,17 @@ class Store:
                     self._parking.offer_checkpoint(checkpoint.id)
             return stored
 
+    def park_tip(self, block: Block, checkpoint: Checkpoint, session: str | None = None) -> bool:
+        """Keeps a state off the grid, in RAM alone: `block` is what leads to it from the grid multiple before, `checkpoint` has
+        the block's id. False when there is no room for it or nothing that it stands on. It is the first to go."""
+        with self._lock:
+            if self._ram.tree.get(CHECKPOINT, block.id) is not None:
+                return True
+            if self._is_transit or (block.parent != self.root and self._find(BLOCK, block.parent, False) is None):
+                return False
+            stored = self._ram.put_block(block, session=session or "", fleeting=True)
+            return stored and self._ram.put_checkpoint(checkpoint, label="tip", session=session or "", fleeting=True)
+
     def children(self, parent_id: bytes) -> tuple[tuple[bytes, tuple[int, ...]], ...]:
         """The stored blocks that continue from a prefix: (id, tokens) each, in no order."""
         with self._lock:
@@ -298,17 +309,6 @@ class Store:
                 checkpoints.append(CheckpointRef(id, (index + 1) * grid, *found))
         return tuple(blocks), tuple(checkpoints)
 
-    def _count_lookup(self, asked: int, found: Match) -> None:
-        usable = max((ref.position for ref in found.checkpoints if ref.position <= found.stored), default=0)
-        matched = usable if self.needs_checkpoint else found.stored
-        self._lookups += 1
-        self._hits += matched > 0
-        self._asked += asked
-        self._matched += matched
-
-    def _is_in_ram(self, kind: EntryKind, ref: BlockRef | CheckpointRef) -> bool:
-        held = self._ram.tree.get(kind, ref.id)
-        return held is not None and (held.canonical or not ref.canonical)
     def _tip(self, tokens: Sequence[int], found: Match) -> TipRef | None:
         """The deepest tip that lies before the last token and behind the last checkpoint that can be restored."""
         deepest = max((ref.position for ref in found.checkpoints if ref.position <= found.stored), default=0)
@@ -328,9 +328,20 @@ class Store:
                     CheckpointRef(id, block.end, Tier.RAM, node.checkpoint.nbytes),
                 )
 
+    def _count_lookup(self, asked: int, found: Match) -> None:
+        usable = max((ref.position for ref in found.checkpoints if ref.position <= found.stored), default=0)
+        usable = max(usable, found.tip.position if found.tip else 0)
+        matched = usable if self.needs_checkpoint else found.stored
+        self._lookups += 1
+        self._hits += matched > 0
+        self._asked += asked
+        self._matched += matched
+
+    def _is_in_ram(self, kind: EntryKind, ref: BlockRef | CheckpointRef) -> bool:
+        held = self._ram.tree.get(kind, ref.id)
+        return held is not None and (held.canonical or not ref.canonical)
 
     def _disk_or_gone(self, ref: BlockRef | CheckpointRef) -> DiskTier:
-        usable = max(usable, found.tip.position if found.tip else 0)
         if self._disk is None:
             raise EntryGone(ref.id.hex())
         return self._disk
