@@ -8,6 +8,7 @@ import typer
 
 from bench.errors import BenchError
 from bench.ledger import cli as ledger
+from engine import matmul
 
 HELP = """Measure prefix caches on real traces and live servers.
 
@@ -26,6 +27,7 @@ app.add_typer(ledger.app, name="ledger")
 
 def main() -> None:
     """Entry point: one line on stderr and exit code 2 for what cannot be measured."""
+    matmul.preload()  # llama.cpp in this process computes as in the server; the OpenMP settings would leak into the peers
     try:
         app()
     except BenchError as error:

@@ -7,9 +7,12 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from types import TracebackType
 
 from llama_cpp import llama_cpp as C
+
+from engine import matmul
 
 _WARN, _ERROR, _CONT = 3, 4, 5  # ggml.h, enum ggml_log_level; the numbers in llama_cpp._logger are out of date
 _KEPT_LINES = 200
@@ -26,6 +29,7 @@ class LogLine:
 
 class Backend:
     """llama.cpp, initialised, with a log that is quiet: warnings and errors are kept (`warnings`), the rest is dropped.
+    `narrow_products`: whether small batches of quantised weights take the faster way of engine.matmul.
 
     One at a time, made before any Model and closed after all of them; OMP_WAIT_POLICY must be set before this module is
     imported (engine.probe.prepare_environment), because OpenMP reads it when the library loads.
@@ -40,6 +44,7 @@ class Backend:
         self._previous = (C.llama_log_callback(), ctypes.c_void_p())
         C.llama_log_get(ctypes.byref(self._previous[0]), ctypes.byref(self._previous[1]))
         C.llama_log_set(self._callback, ctypes.c_void_p(0))
+        self.narrow_products = matmul.install(Path(C.__file__).parent / "lib")
         C.llama_backend_init()
 
     def _log(self, level: int, text: bytes, _: ctypes.c_void_p) -> None:
@@ -90,10 +95,12 @@ class Backend:
         self.close()
 
 
-def build_id() -> str:
+def build_id(narrow_products: bool) -> str:
     """Names the llama.cpp build and the machine code it runs: states are used only with the build that wrote them."""
     parts = [f"llama-cpp-python {version('llama-cpp-python')}", platform.machine()]
     with contextlib.suppress(AttributeError):
         parts.append(C.llama_version().decode())
     parts.append(C.llama_print_system_info().decode())
+    if narrow_products:
+        parts.append("NARROW_PRODUCTS = 1")
     return " | ".join(part.strip() for part in parts)

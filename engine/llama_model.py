@@ -174,7 +174,7 @@ class Model:
     def fingerprint_facts(self) -> tuple[tuple[str, str], ...]:
         """What decides the bits of a state beside the weights themselves and the context's own settings."""
         return (
-            ("build", build_id()),
+            ("build", build_id(self.backend.narrow_products)),
             ("gpu_layers", str(self.config.gpu_layers)),
             ("repacked", str(self.config.extra_buffers)),
             ("loras", ""),
@@ -186,6 +186,8 @@ def _params(config: ModelConfig) -> Any:
     params.n_gpu_layers = config.gpu_layers
     params.load_mode = C.LLAMA_LOAD_MODE_MMAP if config.use_mmap else C.LLAMA_LOAD_MODE_NONE
     params.use_extra_bufts = config.extra_buffers
+    if config.device is not None:
+        params.split_mode, params.main_gpu = C.LLAMA_SPLIT_MODE_NONE, config.device
     return params
 
 

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from engine import catalog
+from engine import catalog, matmul
 from engine.errors import EngineError
 
 _CHILD_SECONDS = 120.0
@@ -46,7 +46,9 @@ class Verdict:
 def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> bool:
     """Makes OpenMP threads sleep while they wait, so that two engines on one machine do not spin against each other (28 ms became
     870 ms a token), after a spin of microseconds: waking at each of the thousand barriers of a token took a third of its time.
-    What the user has set stays. Returns False when llama.cpp is loaded already and it is too late."""
+    What the user has set stays. Returns False when llama.cpp is loaded already and it is too late.
+    Opens the library of engine.matmul, too, which has the same hour."""
+    matmul.preload()
     if environ.setdefault("OMP_WAIT_POLICY", "passive") == "passive":
         environ.setdefault("GOMP_SPINCOUNT", SPIN)
     return not any(name in sys.modules for name in ("llama_cpp", "llama_cpp.llama_cpp"))
