@@ -12,7 +12,7 @@ class ModelConfig:
     gpu_layers: int = 0
     use_mmap: bool = True
     extra_buffers: bool = True
-    device: str | None = None
+    device: int | None = None  # the GPU that takes the layers; None: as llama.cpp spreads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +42,16 @@ class EngineConfig:
     decode_gap: float = 1.0  # prompts are read for about so long at most between two tokens of running turns
     background_gap: float = 0.1  # a batch that nobody waits for takes about so long at most: so long one that comes may wait
     restore_slice: float = 0.05  # blocks are loaded for about so long between two batches of other turns
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that is read for one conversation between two of its turns: tokens, or seconds of the engine that reads."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def left(self, spent: int, token_ms: float) -> int:
+        """Tokens that may still be read after `spent`, where one takes `token_ms`."""
+        most = self.tokens if self.tokens else int(1e3 * self.seconds / max(token_ms, 1e-6))
+        return max(0, most - spent)

@@ -215,7 +215,8 @@ class Core:
         read = sum(self._note(turn, run) for turn, run in zip(turns, runs, strict=True))
         for number, (turn, run) in enumerate(zip(turns, runs, strict=True)):
             self._after(turn, run, number)
-        self._account(self._counted(turns[0].request), read, read == sum(len(run.tokens) for run in runs), 1e3 * (self._clock() - started))
+        alone = read == sum(len(run.tokens) for run in runs)
+        self._account(self._counted(turns[0].request), read, alone, 1e3 * (self._clock() - started))
         for number, (turn, run) in enumerate(zip(turns, runs, strict=True)):
             self._keep(turn, run, number)
 

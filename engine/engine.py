@@ -9,12 +9,17 @@ from collections.abc import Callable
 from engine.config import EngineConfig
 from engine.context import Context, Samplers, Tokenizer
 from engine.core import Core
+from engine.costs import Costs
 from engine.errors import Cancelled, ContextTooLong, EngineError, EngineStopped, QueueFull
 from engine.loop import Loop
-from engine.request import Request
+from engine.request import Exact, Request
+from engine.resume import Ask
+from engine.routing import estimate
+from engine.slots import common_prefix
 from engine.stats import EngineStats, SlotView, copied
 from engine.stream import StopMatcher
 from engine.turn import Sink
+from kvcache.entry import Match
 from kvcache.store import Store
 
 _log = logging.getLogger(__name__)
@@ -92,6 +97,38 @@ class Engine:
     def slots(self) -> tuple[SlotView, ...]:
         """What every slot does now."""
         return self._core.views()
+
+    # for whoever chooses between engines; snapshots, from any thread
+
+    @property
+    def n_slots(self) -> int:
+        return len(self._core.slots)
+
+    @property
+    def costs(self) -> Costs:
+        """What reading and restoring cost here, as measured so far."""
+        return self._core.meter.costs
+
+    @property
+    def read_tokens(self) -> int:
+        """Prompt tokens read for clients."""
+        return self._core.counters.read_tokens
+
+    @property
+    def read_in_background(self) -> int:
+        return self._core.background.read_tokens
+
+    def whole_prefixes(self, tokens: list[int]) -> tuple[int, ...]:
+        """Lengths of the slots that hold nothing but the beginning of `tokens`."""
+        return tuple(slot.length for slot in self._core.slots if 0 < slot.length == common_prefix(slot.tokens, tokens))
+
+    def estimate(self, request: Request, match: Match, costs: Costs) -> float:
+        """Milliseconds to the first token of a request of which `match` is stored, if its slots were idle (routing.estimate)."""
+        if request.cold or not self._config.reuse:
+            return len(request.tokens) * costs.prefill
+        strict = request.exact is Exact.STRICT
+        ask = Ask(len(request.tokens), self._context.kind, self._config.grid, strict, bool(match.ids))
+        return estimate(ask, self._core.slots, list(request.tokens), match, costs)
 
     def stats(self) -> EngineStats:
         core = self._core

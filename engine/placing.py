@@ -123,7 +123,8 @@ class Placer:
     def _match(self, turn: Turn) -> Match:
         if not self._reuses(turn) or not self._store.enabled:
             return _NOTHING
-        return self._store.match(turn.sequence, canonical_only=turn.request.exact is Exact.STRICT, counted=not turn.request.background)
+        request = turn.request
+        return self._store.match(turn.sequence, canonical_only=request.exact is Exact.STRICT, counted=not request.background)
 
     def _ask(self, turn: Turn) -> Ask:
         strict = turn.request.exact is Exact.STRICT

@@ -11,6 +11,7 @@ from fastapi import Request as HttpRequest
 from engine.request import Exact, Request
 from engine.toolparse import OutputParser
 from server.errors import ApiError
+from server.foresight import foretelling
 from server.prompt import Prompt, chat_prompt, plain_prompt, render
 from server.runtime import Runtime
 from server.sampling import sampling
@@ -31,12 +32,13 @@ async def off_loop(runtime: Runtime, work: Callable[[], T]) -> T:
     return await to_thread.run_sync(work, limiter=runtime.preparing)
 
 
-async def chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> Turn:
-    """The turn a chat request asks for. Raises ApiError and BadRequest."""
-    return await off_loop(runtime, partial(make_chat_turn, runtime, body, session))
+async def chat_turn(runtime: Runtime, body: ChatRequest, session: str | None, *, foretells: bool = True) -> Turn:
+    """The turn a chat request asks for. `foretells`: what follows it can be told from these very messages. Raises ApiError and
+    BadRequest."""
+    return await off_loop(runtime, partial(make_chat_turn, runtime, body, session, foretells))
 
 
-def make_chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> Turn:
+def make_chat_turn(runtime: Runtime, body: ChatRequest, session: str | None, foretells: bool = True) -> Turn:
     model, id = runtime.known(body.model), new_id("chatcmpl")
     shape = shape_of(body, runtime.template.dialect)
     rendered = render(runtime, body, forced=not shape.free)
@@ -49,7 +51,8 @@ def make_chat_turn(runtime: Runtime, body: ChatRequest, session: str | None) -> 
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     shape = shape.behind_thinking() if rendered.thinking else shape
     first = request_of(runtime, body, id, prompt, shape, body.limit(), logprobs, session)
-    return Turn(id, now(), model, prompt, copies(first, body.n or 1), parser)
+    ended = foretelling(runtime, body, first.exact, forced=not shape.free) if foretells and body.n in (None, 1) else None
+    return Turn(id, now(), model, prompt, copies(first, body.n or 1), parser, ended=ended)
 
 
 async def completion_turns(runtime: Runtime, body: CompletionRequest, session: str | None) -> list[Turn]:

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from engine.foresight import Kind
+from engine.pair import PairStats
 from kvcache.entry import Tier
 from kvcache.facts import EntryKind
 from kvcache.views import EntryView, StoreStats, TierStats
@@ -21,10 +23,12 @@ def cache(
     limit: Annotated[int, Query(ge=0, le=10_000)] = 100,
 ) -> dict[str, Any]:
     """Totals by tier and sessions, then entries, the last used first."""
-    store = runtime_of(request).store
+    runtime = runtime_of(request)
+    store, pair = runtime.store, runtime.pair
     entries = [entry for entry in store.entries() if tier in (None, entry.tier) and kind in (None, entry.kind)]
     entries.sort(key=lambda entry: entry.last_used, reverse=True)
-    return {**totals(store.stats()), "count": len(entries), "entries": [entry_body(entry) for entry in entries[:limit]]}
+    ahead = {"preread": preread(pair.pair_stats())} if pair is not None else {}
+    return {**totals(store.stats()), **ahead, "count": len(entries), "entries": [entry_body(entry) for entry in entries[:limit]]}
 
 
 def totals(stats: StoreStats) -> dict[str, Any]:
@@ -48,6 +52,14 @@ def totals(stats: StoreStats) -> dict[str, Any]:
             for one in stats.sessions
         ],
     }
+
+
+def preread(stats: PairStats) -> dict[str, Any]:
+    """Tokens read in the background by why, and what became of them."""
+    fate = stats.background.fate
+    kinds = {kind.value: {name: getattr(fate, name).get(kind, 0) for name in ("read", "used", "wasted")} for kind in Kind}
+    doing = stats.background.doing.value if stats.background.doing else None
+    return {**kinds, "share_wasted": fate.share_wasted(), "doing": doing, "conversations": stats.background.conversations}
 
 
 def tier_body(tier: TierStats) -> dict[str, int]:

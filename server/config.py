@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kvcache import eviction, placement
+from server.devices import budget, layout
 from server.sizes import parse_size
 
 
@@ -16,6 +17,7 @@ class ConfigError(Exception):
 
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+Text = Annotated[str, BeforeValidator(str)]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
@@ -46,7 +48,20 @@ class Settings(BaseModel):
         1, "Requests that decode at once. Bit-exact answers (strict) are promised for 1.", ENGINE, ge=1, le=256
     )
     batch: int = option(512, "Most tokens read in one step; a multiple of --grid.", ENGINE, ge=1)
-    threads: int = option(0, "CPU threads; 0: all cores.", ENGINE, ge=0)
+    threads: int = option(0, "CPU threads of an engine; 0: all cores, divided among --devices.", ENGINE, ge=0)
+    devices: str = option(
+        "", "One engine for each: 0,1 for two GPUs, or cpu,cpu. One answers, an idle one re-reads ahead of it.", ENGINE, "LIST"
+    )
+    background_slots: int = option(
+        0,
+        "1: a second context on the one device re-reads ahead while nobody waits. It takes the memory of a slot.",
+        ENGINE,
+        ge=0,
+        le=1,
+    )
+    background_budget: Text = option(
+        "8192", "Most that is re-read between two turns of a conversation: tokens, or seconds as 20s.", ENGINE, "TOKENS"
+    )
     cache_type_k: KvType = option(
         "f16", "Number type of the attention keys: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0.", ENGINE, "TYPE"
     )
@@ -150,6 +165,14 @@ def checked(settings: Settings) -> Settings:
         raise ConfigError(f"--batch {settings.batch} is not a multiple of --grid {settings.grid}")
     if not settings.flash_attn and settings.cache_type_v not in ("f32", "f16", "bf16"):
         raise ConfigError(f"--cache-type-v {settings.cache_type_v} needs --flash-attn")
+    try:
+        layout(settings.devices, settings.background_slots)
+    except ValueError as error:
+        raise ConfigError(f"--devices {settings.devices}: {error}") from error
+    try:
+        budget(settings.background_budget)
+    except ValueError as error:
+        raise ConfigError(f"--background-budget {settings.background_budget}: {error}") from error
     for name in ("window", "archive", "thinking_effort"):
         if getattr(settings, name) and settings.keeper is None:
             raise ConfigError(f"--{name.replace('_', '-')} needs --keeper")

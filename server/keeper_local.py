@@ -55,11 +55,11 @@ class LocalModel:
         self._session = session
 
     async def whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session)
+        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session, foretells=False)
         return openai.chat_body(turn, await whole(self._runtime.engine, turn))
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session)
+        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session, foretells=False)
         async with aclosing(openai.chat_chunks(self._runtime, turn, usage=True)) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -7,6 +7,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from engine.pair import PairStats
+from engine.routing import STRIKES
 from engine.sampling import SamplingParams
 from engine.stats import SlotView
 from server.errors import ApiError
@@ -45,7 +47,16 @@ def health(request: Request) -> JSONResponse:
     if not stats.alive:
         raise ApiError(503, f"the engine has stopped: {stats.last_error}", code="engine_stopped")
     body = {"status": "ok" if runtime.check.ok else "degraded", "reuse": stats.reuse, "self_check": check_text(runtime.check)}
-    return JSONResponse(body)
+    return JSONResponse(body if runtime.pair is None else with_pair(body, runtime.pair.pair_stats()))
+
+
+def with_pair(body: dict[str, Any], stats: PairStats) -> dict[str, Any]:
+    """The engines one by one; a server that has lost one goes on, but not as it was."""
+    sound = all(stats.alive) and not any(strikes >= STRIKES for strikes in stats.strikes)
+    engines = [{"alive": alive, "strikes": strikes} for alive, strikes in zip(stats.alive, stats.strikes, strict=True)]
+    background = {"failed": stats.background.failed, "last_error": stats.background.last_error}
+    status = body["status"] if sound else "degraded"
+    return {**body, "status": status, "engines": engines, "background": background}
 
 
 @router.post("/tokenize")

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,9 +13,11 @@ from engine.chat import ChatTemplate, load_template
 from engine.config import ContextConfig, ModelConfig
 from engine.context import Context, Samplers, Tokenizer
 from engine.errors import ModelError
-from engine.probe import Verdict, may_repack
+from engine.loop import Loop
+from engine.probe import Verdict, default_threads, may_repack
 from kvcache.fingerprint import Settings as StateSettings
 from server.config import ConfigError, Settings
+from server.devices import CPU, Layout
 from server.progress import Tenths
 
 if TYPE_CHECKING:
@@ -24,44 +26,82 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("kvalet.server")
 DEFAULT_CTX = 32768
+ONE = Layout(("",))
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """A context for an engine, what samples from it, and the thread that will drive both."""
+
+    context: Context
+    samplers: Samplers
+    loop: Loop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model and a context over it; `facts` are what, beside the weights, decides the bytes of its states (guarantee 3)."""
+    """A model, once on each device, and contexts over it; `facts` are what, beside the weights, decides the bytes of its states
+    (guarantee 3)."""
 
     found: Found
     backend: "Backend"
-    model: "Model"
-    context: Context
-    samplers: Samplers
+    models: "tuple[Model, ...]"
+    seats: tuple[Seat, ...]
     facts: StateSettings
 
+    @property
+    def model(self) -> "Model":
+        return self.models[0]
+
+    @property
+    def context(self) -> Context:
+        return self.seats[0].context
+
     def close(self) -> None:
-        """Frees all of it, the context first."""
-        self.context.close()
-        self.model.close()
+        """Frees all of it, contexts first."""
+        for seat in self.seats:
+            seat.context.close()
+        for model in self.models:
+            model.close()
         self.backend.close()
 
 
-def load_model(settings: Settings) -> Loaded:
-    """Finds or makes the model and loads it. Raises ModelError."""
+def load_model(settings: Settings, plan: Layout = ONE) -> Loaded:
+    """Finds or makes the model and loads it for the engines of `plan`. Raises ModelError, ConfigError."""
     # llama.cpp is loaded here and not with this module, so that --help is quick and OMP_WAIT_POLICY is set before.
-    from engine.llama import LlamaContext
     from engine.llama_backend import Backend
     from engine.llama_model import Model
-    from engine.sampler import LlamaSamplers
 
     found = catalog.resolve(settings.model, Tenths())
     backend = Backend()
-    if settings.gpu_layers and not backend.offloads:
-        LOG.warning("--gpu-layers %d does nothing: this llama-cpp-python was built without a GPU", settings.gpu_layers)
+    check_devices(settings, plan, offloads=backend.offloads)
     LOG.info("loading %s", found.path)
-    model = Model(model_config(settings, found.path), backend)
-    config = context_config(settings, model.facts.n_ctx_train)
+    models = {name: Model(model_config(settings, found.path, name), backend) for name in dict.fromkeys(plan.devices)}
+    first = models[plan.devices[0]]
+    config = context_config(settings, first.facts.n_ctx_train, plan)
+    loop = Loop()
+    seats = [seat(models[plan.devices[0]], config, loop)]
+    for name in plan.devices[1:]:
+        # a hosted engine reads one conversation at a time
+        seats.append(seat(models[name], replace(config, slots=1) if plan.hosted else config, loop if plan.hosted else Loop()))
+    return Loaded(found, backend, tuple(models.values()), tuple(seats), state_settings(first, config))
+
+
+def check_devices(settings: Settings, plan: Layout, *, offloads: bool) -> None:
+    """Raises ConfigError for GPUs that this build cannot use, and warns of layers that it will not put there."""
+    if not offloads and any(name.isdigit() for name in plan.devices):
+        raise ConfigError(f"--devices {settings.devices}: this llama-cpp-python was built without a GPU")
+    if settings.gpu_layers and not offloads:
+        LOG.warning("--gpu-layers %d does nothing: this llama-cpp-python was built without a GPU", settings.gpu_layers)
+
+
+def seat(model: "Model", config: ContextConfig, loop: Loop) -> Seat:
+    from engine.llama import LlamaContext
+    from engine.sampler import LlamaSamplers
+
     context = aside(lambda: LlamaContext(model, config))
-    return Loaded(found, backend, model, context, LlamaSamplers(context), state_settings(model, config))
+    return Seat(context, LlamaSamplers(context), loop)
 
 
 def aside(work: Callable[[], T]) -> T:
@@ -71,20 +111,29 @@ def aside(work: Callable[[], T]) -> T:
         return pool.submit(work).result()
 
 
-def model_config(settings: Settings, path: Path) -> ModelConfig:
-    """Weights are repacked only where a child process has shown that this CPU survives it."""
+def model_config(settings: Settings, path: Path, device: str = "") -> ModelConfig:
+    """Weights are repacked only where a child process has shown that this CPU survives it. On a GPU that was named all layers
+    are its own unless --gpu-layers says how many, and on a named processor none."""
     verdict = may_repack() if settings.repack else Verdict(False, "--no-repack")
     LOG.info("weight repacking is %s: %s", "on" if verdict.safe else "off", verdict.reason)
-    return ModelConfig(path, gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, extra_buffers=verdict.safe)
+    layers = 0 if device == CPU else settings.gpu_layers or (-1 if device else 0)
+    return ModelConfig(
+        path,
+        gpu_layers=layers,
+        use_mmap=settings.mmap,
+        extra_buffers=verdict.safe,
+        device=int(device) if device.isdigit() else None,
+    )
 
 
-def context_config(settings: Settings, trained: int) -> ContextConfig:
-    """`trained`: the model's own length in tokens, which bounds the default."""
+def context_config(settings: Settings, trained: int, plan: Layout = ONE) -> ContextConfig:
+    """`trained`: the model's own length in tokens, which bounds the default. Engines with threads of their own divide the cores,
+    because OpenMP's pools must not have more threads than there are cores (see `aside`)."""
     return ContextConfig(
         ctx=settings.ctx or min(trained, DEFAULT_CTX),
         slots=settings.parallel,
         batch=settings.batch,
-        threads=settings.threads,
+        threads=settings.threads or default_threads(plan.threads),
         grid=settings.grid,
         flash_attn=settings.flash_attn,
         type_k=settings.cache_type_k,

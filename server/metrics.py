@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.foresight import Kind
+from engine.pair import PairStats
 from engine.stats import EngineStats
 from kvcache.views import StoreStats, TierStats
 from server import keeper_api
@@ -36,6 +38,8 @@ class RuntimeCollector(Collector):
         yield from token_metrics(stats)
         yield from load_metrics(stats)
         yield from store_metrics(self._runtime.store.stats())
+        if self._runtime.pair is not None:
+            yield from pair_metrics(self._runtime.pair.pair_stats())
         yield labelled("kvalet_http_responses", "Answers by route and status.", ("route", "status"), self._answers())
 
     def _answers(self) -> dict[tuple[str, ...], float]:
@@ -113,6 +117,25 @@ def store_metrics(stats: StoreStats) -> Iterator[Metric]:
     if stats.disk_detail:
         yield counter("kvalet_disk_written_bytes", "Bytes this process wrote.", stats.disk_detail.written_bytes)
         yield gauge("kvalet_disk_queued_bytes", "Bytes that wait for the writer.", stats.disk_detail.queued_bytes)
+
+
+def pair_metrics(stats: PairStats) -> Iterator[Metric]:
+    """What was read ahead of being asked for, by why, and what became of it."""
+    found = stats.background
+    for name, text, tokens in (
+        ("kvalet_preread_tokens", "Prompt tokens read in the background.", found.fate.read),
+        ("kvalet_preread_used_tokens", "Of them, those that a request went on from.", found.fate.used),
+        ("kvalet_preread_wasted_tokens", "Of them, those that no request will go on from.", found.fate.wasted),
+    ):
+        yield labelled(name, text, ("kind",), {(kind.value,): tokens.get(kind, 0) for kind in Kind})
+    ends: dict[tuple[str, ...], float] = {("begun",): found.jobs, ("preempted",): found.preempted, ("failed",): found.failed}
+    yield labelled("kvalet_background_reads", "Background reads, and those that were dropped or failed.", ("event",), ends)
+    yield counter("kvalet_engine_swaps", "Requests answered by another engine than their conversation's last.", stats.swaps)
+    yield counter("kvalet_engine_rescues", "Requests that one engine failed and another answered.", stats.rescued)
+    alive = GaugeMetricFamily("kvalet_engines_alive", "Whether each engine's thread runs.", labels=("engine",))
+    for number, one in enumerate(stats.alive):
+        alive.add_metric((str(number),), one)
+    yield alive
 
 
 def counter(name: str, text: str, value: float) -> Metric:

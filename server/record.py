@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.context import Context, Samplers, Tokenizer
-from engine.engine import Engine
+from engine.context import Context
+from engine.pair import Serves
 from engine.request import Done, Event, Finish, Request
 from engine.slots import common_prefix
 from engine.turn import Sink
-from kvcache.store import Store
 from server.config import ConfigError
 
 VERSION = 1
@@ -82,6 +81,7 @@ class Recorder:
                         "position": done.resume.position,
                         "restored": done.resume.restored,
                         "reread": done.resume.reread,
+                        "fill": done.resume.fill,
                     },
                 }
             )
@@ -108,32 +108,24 @@ class Recorder:
                 self._file.close()
 
 
-class RecordedEngine(Engine):
-    """An Engine whose requests are written down as they end."""
+class Recorded:
+    """An engine, or several, whose requests are written down as they end."""
 
-    recorder: Recorder
+    def __init__(self, engine: Serves, recorder: Recorder) -> None:
+        self._engine, self._recorder = engine, recorder
+        self.start, self.cancel, self.resident = engine.start, engine.cancel, engine.resident
+        self.slots, self.stats = engine.slots, engine.stats
 
     def submit(self, request: Request, sink: Sink) -> None:
-        super().submit(request, self.recorder.tap(request, sink))
+        self._engine.submit(request, self._recorder.tap(request, sink))
 
     def close(self, drain_seconds: float = 0.0) -> None:
-        super().close(drain_seconds)
-        self.recorder.close()
+        self._engine.close(drain_seconds)
+        self._recorder.close()
 
 
-def make_engine(
-    path: Path | None,
-    hashes: bool,
-    context: Context,
-    store: Store,
-    config: EngineConfig,
-    tokenizer: Tokenizer,
-    samplers: Samplers,
-) -> Engine:
-    """An engine, recorded to `path` where one is given. Raises ConfigError when that cannot be written."""
-    if path is None:
-        return Engine(context, store, config, tokenizer, samplers)
-    engine = RecordedEngine(context, store, config, tokenizer, samplers)
+def recorded(engine: Serves, path: Path, hashes: bool, context: Context, config: EngineConfig) -> Recorded:
+    """The engine, recorded to `path`. Raises ConfigError when that cannot be written."""
     header = {
         "grid": config.grid,
         "interval": engine.stats().checkpoint_interval,
@@ -143,10 +135,9 @@ def make_engine(
         "ctx": context.n_ctx,
     }
     try:
-        engine.recorder = Recorder(path, header, hashes=hashes)
+        return Recorded(engine, Recorder(path, header, hashes=hashes))
     except OSError as error:
         raise ConfigError(f"--record {path}: {error.strerror or error}") from error
-    return engine
 
 
 def _unread(done: Done) -> int:

@@ -3,9 +3,10 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -14,8 +15,9 @@ from fastapi import Request
 from engine import catalog
 from engine.chat import ChatTemplate
 from engine.config import EngineConfig
-from engine.context import Context, Samplers, StateKind, Tokenizer
+from engine.context import StateKind, Tokenizer
 from engine.engine import Engine
+from engine.pair import Pair, PairConfig, Serves
 from engine.selfcheck import Promise, SelfCheck, self_check
 from engine.transcript import Transcript
 from kvcache.config import CacheConfig
@@ -23,10 +25,11 @@ from kvcache.fingerprint import fingerprint, settings_root, settings_text
 from kvcache.store import Store
 from kvcache.weights import Weights
 from server.config import Settings
+from server.devices import Layout, budget, layout
 from server.errors import ApiError
 from server.identity import Identity
-from server.loading import aside, load_model, meta, template_of
-from server.record import make_engine
+from server.loading import ONE, Seat, aside, load_model, meta, template_of
+from server.record import recorded
 
 LOG = logging.getLogger("kvalet.server")
 ANY_MODEL = "default"  # a name that every server of ours answers to, for scripts that do not care what is served
@@ -51,7 +54,8 @@ class Runtime:
     tokenizer: Tokenizer
     template: ChatTemplate
     transcript: Transcript
-    engine: Engine
+    engine: Serves
+    pair: Pair | None
     store: Store
     kind: StateKind
     n_ctx: int
@@ -113,17 +117,18 @@ def assemble(
     settings: Settings,
     card: Card,
     tokenizer: Tokenizer,
-    context: Context,
-    samplers: Samplers,
+    seats: Sequence[Seat],
     template: ChatTemplate,
     check: SelfCheck,
     *,
     root: bytes,
+    plan: Layout = ONE,
     frees: tuple[Callable[[], None], ...] = (),
     identity: Callable[[Store], Identity] | None = None,
 ) -> Runtime:
-    """A started Runtime over a context that is there. `root` is the chain id of the empty prefix under its settings, `frees`
+    """A started Runtime over contexts that are there. `root` is the chain id of the empty prefix under its settings, `frees`
     are called when engine and store are closed; without an `identity` nothing goes to disk."""
+    context = seats[0].context
     store = Store(cache_config(settings), root, needs_checkpoint=context.kind is not StateKind.ATTENTION)
     config = EngineConfig(
         grid=settings.grid,
@@ -132,7 +137,11 @@ def assemble(
         max_queue=settings.max_queue,
         reuse=check.ok,
     )
-    engine = make_engine(settings.record, settings.record_hashes, context, store, config, tokenizer, samplers)
+    engines = [Engine(seat.context, store, config, tokenizer, seat.samplers, seat.loop) for seat in seats]
+    pair = Pair(engines, store, pair_config(settings, plan)) if len(engines) > 1 else None
+    engine: Serves = pair or engines[0]
+    if settings.record is not None:
+        engine = recorded(engine, settings.record, settings.record_hashes, context, config)
     closers: tuple[Callable[[], None], ...] = (engine.close, store.close, *frees)
     if identity is not None and settings.cache_disk:
         named = identity(store)
@@ -140,7 +149,24 @@ def assemble(
         closers = (engine.close, named.close, *closers[1:])
     engine.start()
     return Runtime(
-        settings, card, tokenizer, template, Transcript(tokenizer), engine, store, context.kind, context.n_ctx, check, closers
+        settings,
+        card,
+        tokenizer,
+        template,
+        Transcript(tokenizer),
+        engine,
+        pair,
+        store,
+        context.kind,
+        context.n_ctx,
+        check,
+        closers,
+    )
+
+
+def pair_config(settings: Settings, plan: Layout) -> PairConfig:
+    return PairConfig(
+        shared=plan.shared, one_thread=plan.hosted, placement=settings.placement, budget=budget(settings.background_budget)
     )
 
 
@@ -159,7 +185,8 @@ def cache_config(settings: Settings) -> CacheConfig:
 
 def build(settings: Settings) -> Runtime:
     """Finds or makes the model, loads it, checks what it can do, and starts serving from it. Raises ModelError, ConfigError."""
-    loaded = load_model(settings)
+    plan = layout(settings.devices, settings.background_slots)
+    loaded = load_model(settings, plan)
     found, facts = loaded.found, loaded.facts
     card = Card(found.name, str(found.path), found.description, meta(loaded.model.facts))
 
@@ -173,22 +200,23 @@ def build(settings: Settings) -> Runtime:
         settings,
         card,
         loaded.model,
-        loaded.context,
-        loaded.samplers,
+        loaded.seats,
         template_of(settings, loaded.model),
-        checked(loaded.context, settings.grid),
+        checked(loaded.seats, settings.grid),
+        plan=plan,
         root=settings_root(facts),
         frees=(loaded.close,),
         identity=identity,
     )
 
 
-def checked(context: Context, grid: int) -> SelfCheck:
-    """The self-check of this model, loud when it fails."""
-    found = aside(lambda: self_check(context, grid))
-    if not found.ok:
-        LOG.error("SELF-CHECK FAILED, reuse is OFF and every prompt is read whole: %s", check_text(found))
-    return found
+def checked(seats: Sequence[Seat], grid: int) -> SelfCheck:
+    """The self-check of this model, on every context of it: the first that fails, loudly, else the weakest promise."""
+    found = [aside(partial(self_check, seat.context, grid)) for seat in seats]
+    worst = min(found, key=lambda check: (check.ok, check.promise is Promise.BITS))
+    if not worst.ok:
+        LOG.error("SELF-CHECK FAILED, reuse is OFF and every prompt is read whole: %s", check_text(worst))
+    return worst
 
 
 def check_text(check: SelfCheck) -> str:

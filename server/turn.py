@@ -21,7 +21,7 @@ LOG = logging.getLogger("kvalet.server")
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What one prompt asks for: a request of the engine's for each choice. `parser` makes what reads choice n's text; without
-    one the text is the answer as it stands (completions)."""
+    one the text is the answer as it stands (completions). `ended` is told what the only choice has said."""
 
     id: str
     created: int
@@ -30,6 +30,7 @@ class Turn:
     requests: tuple[Request, ...]
     parser: Callable[[int], OutputParser] | None = None
     echo: str = ""
+    ended: "Callable[[Said], None] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Voice:
 
 async def steps(engine: Submits, turn: Turn) -> AsyncGenerator[Step | None, None]:
     """None once the turn is queued, then every step of every choice. Raises as choices.events does."""
+    heard = Heard() if turn.ended else None
     voices = [Voice(turn.parser(choice) if turn.parser else None) for choice in range(len(turn.requests))]
     async with aclosing(events(engine, turn.requests)) as chosen:
         async for item in chosen:
@@ -81,11 +83,13 @@ async def steps(engine: Submits, turn: Turn) -> AsyncGenerator[Step | None, None
                 yield None
                 continue
             choice, event = item
-            if isinstance(event, Token):
-                yield voices[choice].token(choice, event)
-            else:
+            if isinstance(event, Done):
                 log_end(turn, event)
-                yield voices[choice].end(choice, event)
+            voice = voices[choice]
+            step = voice.token(choice, event) if isinstance(event, Token) else voice.end(choice, event)
+            if heard is not None and turn.ended is not None and (said := heard.add(step)):
+                turn.ended(said)
+            yield step
 
 
 def log_end(turn: Turn, done: Done) -> None:

@@ -12,10 +12,12 @@ import engine.chat
 from engine.chat import ChatTemplate
 from engine.context import StateKind
 from engine.fake import FakeContext, FakeSamplers, FakeTokenizer
+from engine.loop import Loop
 from engine.selfcheck import Promise, SelfCheck
 from kvcache.chain import root_id
 from server.app import create_app
 from server.config import Settings, load
+from server.loading import Seat
 from server.runtime import Card, Runtime, assemble
 
 MODEL = "fake"
@@ -69,7 +71,8 @@ def runtime(
     card = Card(MODEL, "/models/fake.gguf", "a model for tests", {"n_vocab": tokenizer.n_vocab})
     chat = ChatTemplate(template, "", "<|im_end|>")
     checked = check or SelfCheck(True, Promise.BITS, (), None)
-    return assemble(settings, card, tokenizer, context, FakeSamplers(context), chat, checked, root=root_id(b"tests"))
+    seats = [Seat(context, FakeSamplers(context), Loop())]
+    return assemble(settings, card, tokenizer, seats, chat, checked, root=root_id(b"tests"))
 
 
 @contextmanager
