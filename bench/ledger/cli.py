@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,6 +11,9 @@ from bench.errors import BadOption, BenchError
 from bench.report import publish
 from engine import catalog
 from engine.errors import ModelError
+
+if TYPE_CHECKING:
+    from bench.ledger.train import Step
 
 TOKENIZER = "tokenizer.json"
 app = typer.Typer(help="Train, evaluate and export the embedded ledger model.", no_args_is_help=True)
@@ -39,7 +42,7 @@ def _path(model: str, option: str) -> Path:
 def train(
     folder: Folder = Path("ledger-model"),
     start: Annotated[str | None, typer.Option(help="A GGUF, or a name, to begin from; none: random weights.")] = None,
-    steps: Annotated[int, typer.Option(help="Steps of about 4,600 tokens, at a rate that falls to the last.", min=1)] = 760,
+    steps: Annotated[int, typer.Option(help="Steps of about 4,600 tokens; the rate falls over the second half.", min=1)] = 3800,
     seed: Annotated[int, typer.Option(help="The same seed gives the same episodes in the same order.", min=0)] = 7,
     threads: Annotated[int, typer.Option(help="Threads of PyTorch.", min=1)] = 2,
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="A third faster; needs a C++ compiler.")] = True,
@@ -47,21 +50,23 @@ def train(
     """Train in FOLDER, or go on from the checkpoint that is there (one every 50 steps)."""
     need_torch()
     from bench.ledger.tokenizer import load_or_train
-    from bench.ledger.train import Plan, Step
+    from bench.ledger.train import Plan
     from bench.ledger.train import train as run
 
     tokenizer = load_or_train(folder / TOKENIZER)
     plan = Plan(steps=steps, seed=seed, start=_path(start, "--start") if start else None, threads=threads)
     with bar() as progress:
         task = progress.add_task("training", total=steps)
-        smooth: dict[str, float] = {}
 
-        def report(step: Step) -> None:
-            smooth[step.grade] = 0.95 * smooth.get(step.grade, step.answers) + 0.05 * step.answers
-            losses = " ".join(f"{name} {loss:.3f}" for name, loss in sorted(smooth.items()))
-            progress.update(task, completed=step.number + 1, description=f"loss of answers: {losses}")
+        def report(step: "Step") -> None:
+            progress.update(task, completed=step.number + 1, description=said(step))
 
         run(folder, tokenizer, plan, report, compile_)
+
+
+def said(step: "Step") -> str:
+    """How often whole answers were wrong lately, by grade and kind."""
+    return "wrong answers: " + ", ".join(f"{skill} {error:.0%}" for skill, error in sorted(step.errors.items()))
 
 
 @app.command()

@@ -55,7 +55,7 @@ class Message:
 @dataclass(frozen=True)
 class Difficulty:
     """How large an episode gets: most counters, most turns after the task, sentences a story, share of fillers, the share of
-    episodes that may have rules and notes, and of those the share with the search tool."""
+    episodes that may have rules and notes, of those the share with the search tool, and how many names nothing sets."""
 
     counters: int
     turns: int
@@ -63,6 +63,7 @@ class Difficulty:
     filler: float = 0.2
     extras: float = 1.0
     tools: float = 0.5
+    strangers: int = STRANGERS
 
 
 @dataclass
@@ -122,9 +123,9 @@ class Episode:
         self.rich = rng.random() < size.extras
         self.tools = self.rich and rng.random() < size.tools
         self.retrieves = self.rich and rng.random() < 0.2
-        chosen = rng.sample(NAMES, rng.randint(2, max(2, size.counters)) + STRANGERS + PASSERS_BY)
-        self.strangers, self.passers_by = chosen[:STRANGERS], chosen[STRANGERS : STRANGERS + PASSERS_BY]
-        self.ledger = Ledger(chosen[STRANGERS + PASSERS_BY :])
+        chosen = rng.sample(NAMES, rng.randint(2, max(2, size.counters)) + size.strangers + PASSERS_BY)
+        self.strangers, self.passers_by = chosen[: size.strangers], chosen[size.strangers : size.strangers + PASSERS_BY]
+        self.ledger = Ledger(chosen[size.strangers + PASSERS_BY :])
         self.messages = [Message("system", rng.choice(SYSTEMS))]
         self.noted: Notes | None = None
         self.already = ""

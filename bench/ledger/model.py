@@ -182,7 +182,15 @@ class LedgerModel(nn.Module):
                 matrix.weight.data.mul_(1 / math.sqrt(2 * shape.layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
+        return self.logits(self.states(tokens)[-1])
+
+    def states(self, tokens: Tensor) -> list[Tensor]:
+        """(B, T, width) after the embedding and after each layer."""
+        found = [self.embedding(tokens)]
         for layer in self.layers:
-            x = layer(x)
-        return self.norm(x) @ self.embedding.weight.t()
+            found.append(layer(found[-1]))
+        return found
+
+    def logits(self, state: Tensor) -> Tensor:
+        """What the last state predicts: (…, width) to (…, vocabulary)."""
+        return self.norm(state) @ self.embedding.weight.t()

@@ -1,5 +1,8 @@
 """Training: seeded, resumable at a step, one report a step. Needs the extra `train`."""
 
+# mypy: disallow-subclassing-any=False
+# torch is an extra: where it is not installed nn.Module is Any, which strict mode does not let a class derive from.
+
 import random
 import time
 from collections.abc import Callable
@@ -7,14 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from bench.errors import BenchError
-from bench.ledger.batches import GRADES, Batch, make_batch, shares
+from bench.ledger.batches import GRADES, Batch, Grade, Skill, make_batch, shares
+from bench.ledger.lookups import Heads, Names
 from bench.ledger.model import LedgerModel, Shape
+from bench.ledger.optimiser import Optimiser
 from bench.ledger.start import load
 from bench.ledger.texts import digest
 
@@ -22,51 +29,73 @@ CHECKPOINT = "checkpoint.pt"
 TRAIN_SEEDS = 10_000_000  # training episodes start here; evaluation uses seeds below
 SEED_STRIDE = 1_000_000
 SLOWEST = 0.02  # share of the full rate at the end
+TAPPED = 6  # layers below the head of lookups: two are left to decide what to say
+LOOKUPS = 0.5  # weight of its loss
+GRAPHS = 32  # lengths times kinds of layer, which PyTorch may compile
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run of `steps` steps of about 4,600 tokens; the rate rises for `warm_up` steps and falls straight to the end.
+    """A training run of `steps` steps of about 4,600 tokens; the rate rises for `warm_up` steps, stays until `plateau` of the
+    steps are done and falls straight to the end. `start` is a GGUF to begin from; without one the weights are random."""
 
-    `start` is a GGUF to begin from; without one the weights are random. AdamW for everything. From random weights, six layers
-    and Muon for the matrices learnt the format sooner, and in 950 steps not how to look up a name's value.
-    """
-
-    steps: int = 760
+    steps: int = 4000
     seed: int = 7
     start: Path | None = None
-    rate: float = 1.8e-3
-    warm_up: int = 20
+    rate: float = 1.5e-3
+    warm_up: int = 50
+    plateau: float = 0.5
     save_every: int = 50
     threads: int = 2
 
     def rate_at(self, step: int) -> float:
-        return self.rate * min(1.0, (step + 1) / self.warm_up) * max(SLOWEST, 1 - step / self.steps)
+        falling = (1 - step / self.steps) / (1 - self.plateau)
+        return self.rate * min(1.0, (step + 1) / self.warm_up, max(SLOWEST, falling))
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step reports: mean loss a weighted token, over answers alone, and seconds since this run began."""
+    """What a step reports: its grade, mean loss of a weighted token, loss of the lookups, how often answers of each grade and
+    kind were wrong lately, seconds since this run began."""
 
     number: int
     grade: str
     loss: float
-    answers: float
+    lookups: float
+    errors: dict[str, float]
     seconds: float
 
 
-def loss_of(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The weighted mean cross entropy, and the mean over answers alone."""
-    targets, weights = torch.from_numpy(batch.targets).flatten(), torch.from_numpy(batch.weights).flatten()
-    each = F.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
-    return (each * weights).sum() / weights.sum(), each.detach()[weights >= 1].mean()
+class Learner(nn.Module):
+    """The model with the heads that only training needs."""
+
+    def __init__(self, model: LedgerModel, names: Names) -> None:
+        super().__init__()
+        self.model, self.heads, self._names = model, Heads(model.shape.width), names
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor, NDArray[np.bool_]]:
+        """The weighted mean cross entropy of answers, the mean cross entropy of lookups, and which answers had the right argmax
+        at every token."""
+        weights = torch.from_numpy(batch.weights)
+        places = weights > 0  # nothing else needs logits
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            states = self.model.states(torch.from_numpy(batch.inputs))
+            logits = self.model.logits(states[-1][places]).float()
+        targets = torch.from_numpy(batch.targets)[places]
+        loss = (F.cross_entropy(logits, targets, reduction="none") * weights[places]).sum() / weights.sum()
+        missed = (logits.detach().argmax(-1) != targets).numpy()
+        right = np.ones(len(batch.kinds), bool)
+        answers = batch.answers[places.numpy()]
+        right[answers[missed & (answers >= 0)]] = False
+        return loss, self.heads.loss(states[TAPPED], self._names.targets(batch.inputs)), right
 
 
-def batch_at(tokenizer: Tokenizer, plan: Plan, step: int) -> tuple[str, Batch]:
-    """The grade and batch of a step: the same for the same seed, wherever training was interrupted."""
+def batch_at(tokenizer: Tokenizer, plan: Plan, step: int, skill: Skill) -> tuple[Grade, Batch]:
+    """The grade and batch of a step: what goes wrong is practised more. The same for the same seed and skill, wherever training
+    was interrupted."""
     place = plan.seed * SEED_STRIDE + step
-    grade = random.Random(place).choices(GRADES, shares(step))[0]
-    return grade.name, make_batch(tokenizer, grade, TRAIN_SEEDS + place)
+    grade = random.Random(place).choices(GRADES, shares(skill))[0]
+    return grade, make_batch(tokenizer, grade, TRAIN_SEEDS + place)
 
 
 def begin(tokenizer: Tokenizer, plan: Plan) -> LedgerModel:
@@ -86,35 +115,37 @@ def train(folder: Path, tokenizer: Tokenizer, plan: Plan, report: Callable[[Step
     torch.set_num_threads(plan.threads)
     torch.set_flush_denormal(True)
     model = begin(tokenizer, plan)
-    optimizer = torch.optim.AdamW(model.parameters(), plan.rate, betas=(0.9, 0.95), weight_decay=0.01)
-    first, start = restore(folder / CHECKPOINT, model, optimizer, plan), time.monotonic()
+    learner = Learner(model, Names(tokenizer))
+    optimizer, skill = Optimiser(learner, plan.rate), Skill()
+    first, start = restore(folder / CHECKPOINT, learner, optimizer, skill, plan), time.monotonic()
+    torch._dynamo.config.recompile_limit = GRAPHS
     if compiled:
         for layer in model.layers:  # two kinds of layer are two graphs a length, compiled in seconds
             layer.compile(dynamic=False)
     for step in range(first, plan.steps):
-        grade, batch = batch_at(tokenizer, plan, step)
-        for group in optimizer.param_groups:
-            group["lr"] = plan.rate_at(step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = model(torch.from_numpy(batch.inputs))
-        loss, answers = loss_of(logits, batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        report(Step(step, grade, float(loss.detach()), float(answers), time.monotonic() - start))
+        grade, batch = batch_at(tokenizer, plan, step, skill)
+        loss, lookups, right = learner.loss(batch)
+        (loss + LOOKUPS * lookups).backward()
+        nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        optimizer.step(plan.rate_at(step))
+        for kind, answer in zip(batch.kinds, right, strict=True):
+            skill.note(grade.name, kind, bool(answer))
+        losses = float(loss.detach()), float(lookups.detach())
+        report(Step(step, grade.name, *losses, dict(skill.errors), time.monotonic() - start))
         if (step + 1) % plan.save_every == 0 or step + 1 == plan.steps:
-            save(folder / CHECKPOINT, model, optimizer, step + 1, plan)
+            save(folder / CHECKPOINT, learner, optimizer, skill, step + 1, plan)
     return model
 
 
-def save(path: Path, model: LedgerModel, optimizer: torch.optim.Optimizer, step: int, plan: Plan) -> None:
+def save(path: Path, learner: Learner, optimizer: Optimiser, skill: Skill, step: int, plan: Plan) -> None:
     """Writes a checkpoint beside, then renames it."""
     state = {
-        "model": model.state_dict(),
+        "model": learner.model.state_dict(),
+        "heads": learner.heads.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "errors": skill.errors,
         "step": step,
-        "shape": asdict(model.shape),
+        "shape": asdict(learner.model.shape),
         "seed": plan.seed,
         "texts": digest(),
     }
@@ -123,7 +154,7 @@ def save(path: Path, model: LedgerModel, optimizer: torch.optim.Optimizer, step:
     path.with_suffix(".tmp").replace(path)
 
 
-def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, plan: Plan) -> int:
+def restore(path: Path, learner: Learner, optimizer: Optimiser, skill: Skill, plan: Plan) -> int:
     """Loads a checkpoint where there is one; returns the step to go on from."""
     if not path.exists():
         return 0
@@ -132,6 +163,8 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, plan
         raise BenchError(f"{path} was trained on other texts of the keeper: train in a new folder")
     if state["seed"] != plan.seed:
         raise BenchError(f"{path} was trained from seed {state['seed']}, not {plan.seed}: train in a new folder")
-    model.load_state_dict(state["model"])
+    learner.model.load_state_dict(state["model"])
+    learner.heads.load_state_dict(state["heads"])
     optimizer.load_state_dict(state["optimizer"])
+    skill.errors.update(state["errors"])
     return int(state["step"])

@@ -64,16 +64,20 @@ def test_it_answers_held_out_episodes_no_worse_than_its_card_says(size: Size, le
 def test_an_exported_network_gives_the_same_logits_in_llama_cpp(tmp_path: Path) -> None:
     import torch
 
+    from bench.ledger.batches import Skill
     from bench.ledger.export import export
+    from bench.ledger.lookups import Names
     from bench.ledger.model import LedgerModel, Shape
+    from bench.ledger.optimiser import Optimiser
     from bench.ledger.tokenizer import train_tokenizer
-    from bench.ledger.train import CHECKPOINT, Plan, save
+    from bench.ledger.train import CHECKPOINT, Learner, Plan, save
 
     torch.manual_seed(1)
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(tmp_path / "tokenizer.json")
     model = LedgerModel(Shape(vocabulary=tokenizer.get_vocab_size()))
-    save(tmp_path / CHECKPOINT, model, torch.optim.AdamW(model.parameters()), 0, Plan())
+    learner = Learner(model, Names(tokenizer))
+    save(tmp_path / CHECKPOINT, learner, Optimiser(learner, 0.001), Skill(), 0, Plan())
     export(tmp_path / CHECKPOINT, tmp_path / "tokenizer.json", tmp_path / "out.gguf", "F32")
     reader = Reader(tmp_path / "out.gguf")
     try:
