@@ -7,7 +7,7 @@ Geometry and tensor names are those of llama.cpp's `qwen35`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import sqrt
 from pathlib import Path
@@ -56,6 +56,17 @@ class Geometry:
     @property
     def value_width(self) -> int:
         return self.value_heads * self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What no size changes: the rotary embedding's base, how many dimensions of a head it turns, the short convolution's length,
+    and that one layer in `interval` is attention."""
+
+    rope_base: float
+    rotated: int
+    convolution: int = CONV_KERNEL
+    interval: int = ATTENTION_EVERY
 
 
 TINY = Geometry()
@@ -197,7 +208,15 @@ def write_model(path: Path, geometry: Geometry, progress: Progress | None = None
 
 def _describe(writer: gguf.GGUFWriter, g: Geometry, vocabulary: Vocabulary) -> None:
     """The metadata: hyperparameters with Qwen3.5's constants, tokenizer, chat template."""
-    writer.add_name(f"kvalet synthetic Qwen3.5, {g.layers} layers of {g.embd}, random weights")
+    name = f"kvalet synthetic Qwen3.5, {g.layers} layers of {g.embd}, random weights"
+    describe_network(writer, name, g, Constants(1e7, g.head_dim // 4))
+    describe_tokens(writer, vocabulary.tokens, vocabulary.types, vocabulary.merges, vocabulary.ids(END_OF_TURN, "<|endoftext|>"))
+    writer.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
+
+
+def describe_network(writer: gguf.GGUFWriter, name: str, g: Geometry, fixed: Constants) -> None:
+    """The name and hyperparameters of a `qwen35` file."""
+    writer.add_name(name)
     writer.add_context_length(g.ctx)
     writer.add_embedding_length(g.embd)
     writer.add_block_count(g.layers)
@@ -207,27 +226,31 @@ def _describe(writer: gguf.GGUFWriter, g: Geometry, vocabulary: Vocabulary) -> N
     writer.add_key_length(g.head_dim)
     writer.add_value_length(g.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(1e7)
-    writer.add_rope_dimension_count(g.head_dim // 4)
-    pairs = g.head_dim // 8
+    writer.add_rope_freq_base(fixed.rope_base)
+    writer.add_rope_dimension_count(fixed.rotated)
+    pairs = fixed.rotated // 2
     third = (pairs + 2) // 3
     writer.add_rope_dimension_sections([third, third, pairs - 2 * third, 0])
-    writer.add_ssm_conv_kernel(CONV_KERNEL)
+    writer.add_ssm_conv_kernel(fixed.convolution)
     writer.add_ssm_state_size(g.state)
     writer.add_ssm_group_count(g.key_heads)
     writer.add_ssm_time_step_rank(g.value_heads)
     writer.add_ssm_inner_size(g.value_width)
-    writer.add_full_attention_interval(ATTENTION_EVERY)
+    writer.add_full_attention_interval(fixed.interval)
+
+
+def describe_tokens(
+    writer: gguf.GGUFWriter, tokens: Sequence[str], types: Sequence[int], merges: Sequence[str], ends: Sequence[int]
+) -> None:
+    """A byte-level BPE as llama.cpp's `gpt2` model with the `qwen35` split; `ends`: the ids that end a turn and that fill up."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen35")
-    writer.add_token_list(list(vocabulary.tokens))
-    writer.add_token_types(list(vocabulary.types))
-    writer.add_token_merges(list(vocabulary.merges))
-    end, pad = vocabulary.ids(END_OF_TURN, "<|endoftext|>")
-    writer.add_eos_token_id(end)
-    writer.add_pad_token_id(pad)
+    writer.add_token_list(list(tokens))
+    writer.add_token_types(list(types))
+    writer.add_token_merges(list(merges))
+    writer.add_eos_token_id(ends[0])
+    writer.add_pad_token_id(ends[1])
     writer.add_add_bos_token(False)
-    writer.add_chat_template(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def _stored_type(tensor: Tensor, geometry: Geometry) -> gguf.GGMLQuantizationType:

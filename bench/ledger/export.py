@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from bench.ledger.model import Shape
 from bench.ledger.texts import TEMPLATE
+from engine.synthetic import Constants, Geometry, describe_network, describe_tokens
+from engine.vocabulary import CONTROL_TYPE, NORMAL, USER_DEFINED
 
+CONTEXT = 32768  # tokens; trained on far fewer, and a stream of full context wants room
 KINDS = ("F32", "F16", "Q8_0")
-CONTROL, USER_DEFINED, NORMAL = 3, 4, 1  # llama.cpp's token types
 Weights = dict[str, NDArray[np.float32]]
 ATTENTION = {"attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o"}
 DELTA_NET = {"attn_qkv": "qkv", "attn_gate": "gate", "ssm_beta": "beta", "ssm_alpha": "alpha", "ssm_out": "o"}
@@ -26,7 +28,7 @@ def export(checkpoint: Path, tokenizer: Path, out: Path, kind: str = "F16") -> N
     shape = Shape(**state["shape"])
     weights: Weights = {name: value.float().numpy() for name, value in state["model"].items()}
     writer = gguf.GGUFWriter(out, "qwen35")
-    describe(writer, shape)
+    describe(writer, shape, kind)
     add_tokenizer(writer, json.loads(tokenizer.read_text()), shape.vocabulary)
     quantised = gguf.GGMLQuantizationType[kind]
 
@@ -67,45 +69,23 @@ def mixer_vectors(weights: Weights, source: str, attention: bool) -> Weights:
     }
 
 
-def describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def describe(writer: gguf.GGUFWriter, shape: Shape, kind: str) -> None:
     """Geometry and hyperparameters."""
-    writer.add_name("kvalet ledger")
-    writer.add_context_length(32768)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_size)
-    writer.add_value_length(shape.head_size)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_rope_dimension_count(shape.rotated)
-    section = shape.rotated // 2
-    writer.add_rope_dimension_sections([section - 2 * (section // 3), section // 3, section // 3, 0])
-    writer.add_ssm_conv_kernel(shape.convolution)
-    writer.add_ssm_state_size(shape.linear_size)
-    writer.add_ssm_group_count(shape.linear_heads)
-    writer.add_ssm_time_step_rank(shape.linear_heads)
-    writer.add_ssm_inner_size(shape.linear_heads * shape.linear_size)
-    writer.add_full_attention_interval(shape.interval)
+    heads = (shape.heads, shape.kv_heads, shape.head_size, shape.linear_heads, shape.linear_heads, shape.linear_size)
+    geometry = Geometry(shape.width, shape.layers, shape.feed_forward, *heads, shape.vocabulary, kind, ctx=CONTEXT)
+    fixed = Constants(shape.rope_base, shape.rotated, shape.convolution, shape.interval)
+    describe_network(writer, "kvalet ledger", geometry, fixed)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], size: int) -> None:
-    """Byte-level BPE as llama.cpp's `gpt2` model with the `qwen35` split, and the chat template."""
+    """The byte-level BPE and the chat template."""
     tokens = [""] * size
     for text, index in tokenizer["model"]["vocab"].items():
         tokens[index] = text
     types = [NORMAL] * size
     special = {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
     for text, index in special.items():
-        tokens[index], types[index] = text, CONTROL if text.startswith("<|") else USER_DEFINED
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen35")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges([" ".join(m) if isinstance(m, list) else m for m in tokenizer["model"]["merges"]])
-    writer.add_eos_token_id(special["<|im_end|>"])
-    writer.add_pad_token_id(special["<|endoftext|>"])
-    writer.add_add_bos_token(False)
+        tokens[index], types[index] = text, CONTROL_TYPE if text.startswith("<|") else USER_DEFINED
+    merges = [" ".join(m) if isinstance(m, list) else m for m in tokenizer["model"]["merges"]]
+    describe_tokens(writer, tokens, types, merges, (special["<|im_end|>"], special["<|endoftext|>"]))
     writer.add_chat_template(TEMPLATE.read_text())
