@@ -28,6 +28,7 @@ class Peer(ABC):
     """One server under comparison, with a folder of its own for what it keeps on disk. Ended with close()."""
 
     name: str
+    settle_seconds = 1.0  # between an answer and the end of the server, so that what a server writes behind it can be written
 
     def __init__(self, setup: Setup, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

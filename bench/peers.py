@@ -44,6 +44,7 @@ def run(peer: Peer, scenario: Scenario, found: Measured) -> None:
     try:
         for step in scenario.steps[:-1]:
             if isinstance(step, Event):
+                time.sleep(peer.settle_seconds)
                 peer.end(kill=step.how == "kill")
                 peer.start()
                 peer.read(peer.ask(WARM_UP, ANSWER))

@@ -29,7 +29,7 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One request: the first `prompt` of `tokens` were asked, the rest was answered, the first `resident` were in the slot at
-    the end. `source`, `position` and `reread` are what the server said of it."""
+    the end. `source`, `position`, `reread` and `fill` are what the server said of it."""
 
     time: float
     session: str | None
@@ -42,6 +42,7 @@ class Exchange:
     source: str
     position: int
     reread: int
+    fill: int = 0
 
 
 def is_header(record: dict[str, Any]) -> bool:
@@ -88,6 +89,7 @@ def _parse(record: dict[str, Any], before: tuple[int, ...] | None) -> Started | 
         resume["source"],
         int(resume["position"]),
         int(resume["reread"]),
+        int(resume.get("fill", 0)),
     )
 
 

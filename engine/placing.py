@@ -23,6 +23,7 @@ from kvcache.store import Store
 _log = logging.getLogger(__name__)
 _NOTHING = Match((), (), ())
 _ATTEMPTS = 16  # plans that may fail (entries dropped meanwhile, damaged, refused) before the prompt is read cold
+CUT_SHARE = 0.03
 _PARK_EVERY = 2048  # tokens between parkings of a long prompt on a model that needs no checkpoints, rounded up to the grid
 
 
@@ -89,9 +90,9 @@ class Placer:
         restored = max(0, plan.position - plan.kept)
         reread = max(0, situation.common - plan.position)
         source = source_of(plan, situation.tier)
-        return Resume(
-            source, plan.position, restored, reread, situation.common, situation.diverged, describe(plan, source, situation)
-        )
+        reason = describe(plan, source, situation)
+        told = (restored, reread, situation.common, situation.diverged, reason)
+        return Resume(source, plan.position, *told, fill=self._fill())
 
     def _situation(self, turn: Turn, plan: Plan, match: Match, lives: Sequence[Live]) -> Situation:
         """What of the prompt was decoded before, by whom ever, and whether that went on differently."""
@@ -194,7 +195,8 @@ class Placer:
         if not turn.request.background:
             curve = self._habits.expect(match, length, [(kind, position) for position, kind, _ in anchors])
         kept = tuple(ref.position for ref in match.checkpoints)
-        prompt = PlacementFacts(length, start, grid, self.interval, anchors, curve=curve, kept=kept)
+        fill = turn.resume.fill if turn.resume else 0
+        prompt = PlacementFacts(length, start, grid, self.interval, anchors, curve=curve, kept=kept, fill=fill)
         answer = PlacementFacts(length + turn.limit + 1, length, grid, self.interval)
         wanted = {p for facts in (prompt, answer) for p in placement.positions(self._config.placement, facts)}
         if length % grid == 0:
@@ -213,6 +215,11 @@ class Placer:
         length, grid = len(turn.sequence), self._slots.grid
         at = tip_position([a.position for a in turn.request.anchors], length)
         return at if turn.request.exact is Exact.APPEND and at > max(start, length // grid * grid) else 0
+
+    def _fill(self) -> int:
+        """At most CUT_SHARE of the reading may go into batches that checkpoints cut off, as far as no return has to read more again
+        than the finest interval leaves to it anyway."""
+        return min(placement.FINEST_INTERVAL, self._context.n_batch, int(self._meter.costs.batch / CUT_SHARE))
 
     def _find_interval(self) -> int:
         if self._context.kind is StateKind.ATTENTION or not (self._store.enabled and self._config.reuse):

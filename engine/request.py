@@ -100,6 +100,7 @@ class Resume:
     """Where a request resumed. `restored` tokens came from a tier, `reread` had been decoded by an earlier request.
 
     `common` is how many prompt tokens equal the best earlier sequence known, so diverged = common when common < its length.
+    `fill`: tokens that a batch of the rest had to have before a checkpoint cut it off (placement.PlacementFacts).
     """
 
     source: Source
@@ -109,6 +110,7 @@ class Resume:
     common: int
     diverged: bool
     reason: str
+    fill: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ Mark = tuple[int, str, bool]
 """(position in tokens, kind, pinned): a place after which a later prompt is likely to differ."""
 
 TURN_KINDS = frozenset({"user_end", "last_user_end", "tool_results_end", "assistant_start"})
+FIRM_KINDS = frozenset({"tools_end", "system_end", "client"})
+"""Where many prompts may come back to, or where a client has asked for it: kept whatever a cut costs, as pinned ones are."""
+
 END_OFFSET = 512
 FINEST_INTERVAL = 256
 HEADER_TOKENS = 3
@@ -27,6 +30,7 @@ class PlacementFacts:
     `length`: tokens of the prompt. `start`: tokens already resident, where reading goes on. `grid`: tokens; positions are
     multiples of it. `interval`: tokens between regular checkpoints, 0 for none. `anchors`: in any order, off the grid or
     beyond the prompt as they come. `branches`: positions where earlier prompts left this one's chain, as far as known.
+    `fill`: a batch of fewer tokens is cut off by a checkpoint only where that matters; 0: cuts cost nothing.
     For `adaptive`: `curve` is what watch.Watch.note returned for this prompt, `kept` are the stored checkpoints on its
     chain, `limit` is how many checkpoints of one conversation are worth their bytes, and `least` how many tokens one must
     be expected to save; without a curve it is `anchors`.
@@ -42,6 +46,7 @@ class PlacementFacts:
     kept: tuple[int, ...] = ()
     limit: int = CORE
     least: int = LEAST_TOKENS
+    fill: int = 0
 
 
 class UnknownPolicy(ValueError):
@@ -137,8 +142,22 @@ def _interval(facts: PlacementFacts) -> Iterable[int]:
 
 
 def _anchors(facts: PlacementFacts) -> Iterable[int]:
-    """Anchors of the chat template, the regular interval between them, and the end."""
-    return (*(position for position, _, _ in facts.anchors), *facts.branches, *_interval(facts))
+    """Anchors of the chat template, the regular interval between them, and the end; as many as `fill` lets."""
+    firm = [position for position, kind, pinned in facts.anchors if pinned or kind in FIRM_KINDS]
+    wanted = (*(position for position, _, _ in facts.anchors), *_interval(facts))
+    return _filled(facts, (*firm, *facts.branches, last_position(facts)), wanted)
+
+
+def _filled(facts: PlacementFacts, firm: Iterable[int], wanted: Iterable[int]) -> Iterable[int]:
+    """All of `firm`, and one of `wanted` only where the next would lie beyond `fill` tokens from the cut before: so the last
+    that a batch can still reach ends it, and the ones that it passes over are within that batch of it."""
+    barriers = {_floor(position, facts.grid) for position in firm}
+    places = sorted(p for p in {*barriers, *(_floor(position, facts.grid) for position in wanted)} if p < facts.length)
+    at = facts.start
+    for place, following in zip(places, [*places[1:], facts.length], strict=True):
+        if place > at and (place in barriers or following > at + facts.fill):
+            yield place
+            at = place
 
 
 def _geometric(facts: PlacementFacts) -> Iterable[int]:

@@ -20,12 +20,13 @@ ROOT = b"served"
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request: `prompt` tokens, the `resident` ones that the slot held at the end (the prompt and the decoded part of the
-    answer), anchors, and the most tokens that could have been generated."""
+    answer), anchors, the most tokens that could have been generated, and what the server took for `PlacementFacts.fill`."""
 
     prompt: tuple[int, ...]
     resident: tuple[int, ...]
     anchors: tuple[Mark, ...]
     limit: int
+    fill: int = 0
 
     def tip(self, start: int, grid: int) -> int:
         """Where the slot keeps a state of its own, off the grid (placement.tip_position); 0: nowhere."""
@@ -149,7 +150,9 @@ class Replayed:
         grid, length = self._grid, len(request.prompt)
         curve = self._watch.note(ids, length, [(kind, at) for at, kind, _ in request.anchors]) if ids else None
         kept = tuple((step + 1) * grid for step, id in enumerate(ids) if id in self._checkpoints)
-        prompt = PlacementFacts(length, position, grid, self._interval, request.anchors, curve=curve, kept=kept)
+        prompt = PlacementFacts(
+            length, position, grid, self._interval, request.anchors, curve=curve, kept=kept, fill=request.fill
+        )
         answer = PlacementFacts(length + request.limit + 1, length, grid, self._interval)
         wanted = {at for facts in (prompt, answer) for at in positions(self._placement, facts)}
         return wanted | {length} if length % grid == 0 else wanted

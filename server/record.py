@@ -5,7 +5,7 @@ The first line, and one more at every later start, is a header:
 Each request that ended well is:
     {"t": seconds since the header, "session": text or null, "keep": k, "tail": [...], "prompt": n,
      "resident": r, "anchors": [[position, kind, pinned], ...], "exact": "append" | "strict", "limit": most tokens to generate,
-     "resume": {"source", "position", "restored", "reread"}}
+     "resume": {"source", "position", "restored", "reread", "fill"}}
 Its tokens (prompt and answer) are the first k of the request before it and then `tail`; the first n of them are the prompt, the
 first r were in the slot at the end (the token that was sampled last is not read). A limit of -1 is what the context leaves.
 

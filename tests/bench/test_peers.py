@@ -21,6 +21,7 @@ class Noted(Peer):
     """A peer that writes down what happens to it; `refuses` names the request (counted from 1) that fails."""
 
     name = "noted"
+    settle_seconds = 0.0
 
     def __init__(self, folder: Path, refuses: int = 0) -> None:
         super().__init__(SETUP, folder)

@@ -91,7 +91,7 @@ def test_the_simulator_agrees_with_the_engine_token_for_token(tmp_path: Path, ki
             continue
         assert replayed is not None
         limit = min(item.limit, 8192 - item.prompt)
-        served = replayed.serve(Request(item.tokens[: item.prompt], item.tokens[: item.resident], item.anchors, limit))
+        served = replayed.serve(Request(item.tokens[: item.prompt], item.tokens[: item.resident], item.anchors, limit, item.fill))
         told.append((item.position, item.reread))
         found.append((served.position, served.reread))
     wrong = [(number, *pair) for number, pair in enumerate(zip(told, found, strict=True)) if pair[0] != pair[1]]

@@ -69,7 +69,7 @@ def test_the_simulator_agrees_with_the_live_server_token_for_token(recording: Pa
             continue
         assert replayed is not None
         limit = ctx - item.prompt if item.limit < 0 else min(item.limit, ctx - item.prompt)
-        served = replayed.serve(Request(item.tokens[: item.prompt], item.tokens[: item.resident], item.anchors, limit))
+        served = replayed.serve(Request(item.tokens[: item.prompt], item.tokens[: item.resident], item.anchors, limit, item.fill))
         told.append((item.position, item.reread))
         found.append((served.position, served.reread))
     wrong = [(number, *pair) for number, pair in enumerate(zip(told, found, strict=True)) if pair[0] != pair[1]]

@@ -1,5 +1,9 @@
 """Placement: positions a prompt's checkpoints go to, by name."""
 
+import random
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,3 +99,42 @@ def test_the_tip_is_behind_the_header_of_the_answer_and_leaves_a_token_to_read()
     assert tip_position([100, 626], 632) == 629
     assert tip_position([626, 632, 700], 628) == 627
     assert tip_position([], 632) == tip_position([632], 632) == 0
+
+
+def test_fill_ends_each_batch_at_the_last_anchor_that_it_reaches() -> None:
+    anchors = tuple((at, "tool_results_end", False) for at in range(200, 3000, 200))
+    every = positions("anchors", PlacementFacts(3001, 0, 64, 0, anchors))
+    filled = positions("anchors", PlacementFacts(3001, 0, 64, 0, anchors, fill=512))
+    assert every == tuple(at // 64 * 64 for at in range(200, 3001, 200))
+    assert set(filled) < set(every)
+    assert all(b - a <= 512 for a, b in pairwise((0, *filled)))
+    assert all(c - a > 512 for a, c in zip((0, *filled), filled[1:], strict=False))
+
+
+def test_fill_passes_over_nothing_that_is_pinned_asked_for_or_learned_and_not_the_end() -> None:
+    anchors = ((100, "tools_end", False), (200, "system_end", False), (300, "client", False), (500, "last_user_end", True))
+    for fill in (0, 64, 512, 4096):
+        facts = PlacementFacts(1000, 0, 64, 128, anchors, branches=(700,), fill=fill)
+        assert {64, 192, 256, 448, 640, 960} <= set(positions("anchors", facts))
+
+
+def test_a_fill_below_two_grid_steps_changes_nothing() -> None:
+    anchors = tuple((at, "user_end", False) for at in (70, 130, 200, 900, 2000))
+    for fill in (0, 1, 63, 64):
+        assert positions("anchors", PlacementFacts(2500, 0, 64, 256, anchors, fill=fill)) == positions(
+            "anchors", PlacementFacts(2500, 0, 64, 256, anchors)
+        )
+
+
+def test_with_fill_every_cut_is_one_without_and_the_reach_is_kept() -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        length, start = rng.randrange(1, 5000), rng.randrange(2000)
+        anchors = tuple((rng.randrange(6000), rng.choice(["user_end", "client"]), rng.random() < 0.1) for _ in range(20))
+        facts = PlacementFacts(length, start, 64, rng.choice([0, 256]), anchors)
+        every = positions("anchors", facts)
+        for fill in (100, 512):
+            some = positions("anchors", replace(facts, fill=fill))
+            assert set(some) <= set(every)
+            for at in every:  # what was passed over is followed by a cut in the same batch
+                assert at in some or any(at < other <= at + fill for other in some)
