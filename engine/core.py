@@ -55,7 +55,8 @@ class Core:
         self.placer = Placer(context, store, self.slots, self._restorer, config, self.meter)
         self.waiting: list[Turn] = []
         self.running: list[Turn] = []
-        self._context, self._config, self._tokenizer, self._samplers, self._clock = context, config, tokenizer, samplers, clock
+        self._context, self._store, self._config, self._clock = context, store, config, clock
+        self._tokenizer, self._samplers = tokenizer, samplers
         self._eog = tokenizer.eog
         self._mixed = context.kind in (StateKind.ATTENTION, StateKind.WINDOW)
         self._prefilled = False  # whether the last batch read prompts
@@ -87,6 +88,7 @@ class Core:
         for turn in [turn for turn in self.running if turn.cancelled]:
             self._fail(turn, Cancelled("its events are no longer taken"))
         self._admit()
+        self._store.hold_writes(self, any(not turn.generated and not turn.request.background for turn in self.running))
         restored = self._restore()
         pieces = self._plan()
         if pieces:
@@ -110,6 +112,7 @@ class Core:
     def park_all(self) -> None:
         """Gives the store what every slot holds, before the context goes."""
         self.end_all(Cancelled("the server is stopping"))
+        self._store.hold_writes(self, False)
         self._ended.clear()
         for slot in self.slots:
             self.parker.secure(slot, kept=slot.length)

@@ -1,6 +1,6 @@
 """What goes from RAM to disk, and when: long enough prefixes, parents before children, behind the engine's back."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from threading import RLock
 
 from kvcache.batch import Outgoing
@@ -12,6 +12,7 @@ from kvcache.tree import Held, Key
 from kvcache.writer import Writer
 
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
+_HELD_SHARE = 4  # of the RAM budget: one part may wait unwritten for the sake of a prompt; a fuller tier would evict it unwritten
 
 
 class Parking:
@@ -27,7 +28,8 @@ class Parking:
         self._lock = lock
         self._min_tokens = min_tokens
         self._is_transit = is_transit
-        self._writer = Writer(self._write, disk.housekeeping)
+        most_held = 0 if is_transit else ram.budget // _HELD_SHARE
+        self._writer = Writer(self._write, disk.housekeeping, most_held=most_held)
 
     def offer_all(self) -> None:
         """Offers everything RAM holds: what was parked before the disk tier was open."""
@@ -50,6 +52,10 @@ class Parking:
             return
         if (BLOCK, id) in self._writer or self._disk.find(BLOCK, id) is not None:
             self._queue((CHECKPOINT, id))
+
+    def hold(self, who: Hashable, on: bool) -> None:
+        """Asks that writing waits a while (Writer), since it would take a core from a prompt that is being read."""
+        self._writer.hold(who, on)
 
     def flush(self) -> None:
         """Returns when everything queued so far was written or given up."""
@@ -81,8 +87,9 @@ class Parking:
         return not held.fleeting and key not in self._writer and (there is None or (held.canonical and not there.canonical))
 
     def _queue(self, key: Key) -> None:
+        held = self._ram.tree.get(*key)
         self._ram.tree.change(*key, dirty=True)
-        self._writer.put(key)
+        self._writer.put(key, held.nbytes if held is not None else 0)
 
     def _write(self, keys: Sequence[Key]) -> None:
         """Runs on the writer's thread."""

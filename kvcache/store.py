@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from threading import RLock
@@ -255,6 +255,12 @@ class Store:
         if self._disk is None:
             return CheckReport(stats.ram.blocks, stats.ram.checkpoints, stats.ram.used, ())
         return admin.verify(self._disk.folder, fix=fix)
+
+    def hold_writes(self, who: Hashable, on: bool) -> None:
+        """Asks that writing to disk waits while `who` reads a prompt somebody waits for: ten seconds at most, and only while
+        RAM has room for what waits. Without a disk tier nothing happens."""
+        if self._parking is not None:
+            self._parking.hold(who, on)
 
     def flush(self) -> None:
         """Returns when everything parked so far is on disk, or was given up with a warning in stats()."""

@@ -80,3 +80,61 @@ def test_after_a_quiet_while_the_idle_work_is_done(monkeypatch: pytest.MonkeyPat
     writer = Writer(lambda keys: None, idle.set)
     assert idle.wait(10)
     writer.close()
+
+
+class Recorder:
+    """A write that keeps what it was given and says that it came."""
+
+    def __init__(self) -> None:
+        self.seen: list[Key] = []
+        self.came = Event()
+
+    def __call__(self, keys: Sequence[Key]) -> None:
+        self.seen += keys
+        self.came.set()
+
+
+def test_what_is_held_is_written_when_the_last_holder_lets_go() -> None:
+    write = Recorder()
+    writer = Writer(write, lambda: None, most_held=100, hold_seconds=3600)
+    writer.hold("a", True)
+    writer.hold("b", True)
+    writer.put(key(0), 100)
+    writer.hold("a", False)
+    assert not write.came.wait(0.05)
+    assert writer.waiting() == (key(0),)
+    writer.hold("b", False)
+    assert write.came.wait(10)
+    writer.close()
+
+
+def test_more_bytes_than_may_wait_are_written_at_once() -> None:
+    write = Recorder()
+    writer = Writer(write, lambda: None, most_held=100, hold_seconds=3600)
+    writer.hold("a", True)
+    writer.put(key(0), 60)
+    writer.put(key(0), 60)
+    assert not write.came.wait(0.05)
+    writer.put(key(1), 60)
+    assert write.came.wait(10)
+    writer.close()
+
+
+def test_a_hold_ends_by_itself() -> None:
+    write = Recorder()
+    writer = Writer(write, lambda: None, most_held=100, hold_seconds=0.01)
+    writer.hold("a", True)
+    writer.put(key(0), 1)
+    assert write.came.wait(10)
+    writer.close()
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_flushing_and_closing_do_not_wait_for_a_holder(end: str) -> None:
+    write = Recorder()
+    writer = Writer(write, lambda: None, most_held=100, hold_seconds=3600)
+    writer.hold("a", True)
+    writer.put(key(0), 1)
+    getattr(writer, end)()
+    assert write.seen == [key(0)]
+    writer.close()
