@@ -10,7 +10,7 @@ from itertools import count
 from typing import Protocol
 
 from engine.config import Budget
-from engine.conversation import Conversation, Foresee, next_of, resident
+from engine.conversation import Conversation, Foresee, next_of
 from engine.errors import Cancelled
 from engine.foresight import Ahead, Kind, Prompt, Read, reads
 from engine.preread import Fate, Ledger
@@ -24,15 +24,15 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class BackgroundStats:
-    """`jobs` reads were begun, `preempted` of them were dropped for somebody who waited, `failed` went wrong; `doing` is the kind
-    of the one that runs."""
+    """`jobs` reads were begun, `preempted` of them were dropped for somebody who waited, `failed` went wrong; `busy`: there is
+    something left to read, now or when an engine is free."""
 
     fate: Fate
     jobs: int
     preempted: int
     failed: int
     last_error: str | None
-    doing: Kind | None
+    busy: bool
     conversations: int
 
 
@@ -83,9 +83,7 @@ class Desk(Protocol):
 class _Job:
     id: str
     engine: int
-    conversation: Conversation
-    read: Read
-    before: int  # the engine's read tokens when it began
+    conversation: Conversation | None = None  # None: what somebody else does (lend)
     outcome: Event | None = None
     unwanted: bool = False
 
@@ -132,7 +130,7 @@ class Background:
                 self._conversations.remove(last)
                 self._open[request.id] = last
             job = self._job
-            if job is not None and (self._desk.shared or job.engine == engine or job.conversation is last):
+            if job is not None and (self._desk.shared or job.engine == engine or job.conversation in (last, None)):
                 self._drop()
             return last.home if last is not None else None
 
@@ -143,17 +141,38 @@ class Background:
             self._news.append(lambda: self._enter(engine, request, event))
             self._wake.notify_all()
 
-    def expect(self, request: str, kind: Kind, foresee: Foresee) -> None:
-        """What may follow the request of that id, which has ended."""
+    def expect(self, request: str, ahead: Sequence[Foresee]) -> None:
+        """What may follow the request of that id, which has ended; the most likely first."""
         with self._wake:
-            self._news.append(lambda: self._expect(request, kind, foresee))
+            self._news.append(lambda: self._expect(request, ahead))
             self._wake.notify_all()
+
+    def lend(self, request: Request, sink: Callable[[Event], None]) -> None:
+        """Lets somebody else use the engine that is free, under the same conditions. Raises Cancelled where none is."""
+        with self._wake:
+            at = self._desk.free(-1) if self._job is None and not self._closing else None
+            if at is None:
+                raise Cancelled("no engine is idle")
+            job = self._job = _Job(request.id, at)
+            try:
+                self._desk.give(at, request, lambda event: self._returned(job, event, sink))
+            except Exception:
+                self._job = None
+                raise
+
+    def cancel(self, id: str) -> None:
+        """Ends a lent request."""
+        with self._wake:
+            if self._job is not None and self._job.id == id:
+                self._drop()
 
     def stats(self) -> BackgroundStats:
         with self._wake:
-            job = self._job
             counts = (self._begun, self._preempted, self._failed, self._last_error)
-            return BackgroundStats(self._ledger.fate(), *counts, job.read.kind if job else None, len(self._conversations))
+            waiting = sum(not one.exhausted for one in self._conversations)
+            return BackgroundStats(
+                self._ledger.fate(), *counts, bool(self._job or self._news or waiting), len(self._conversations)
+            )
 
     # on its own thread
 
@@ -174,7 +193,7 @@ class Background:
                     self._news.popleft()()
                 waiting = [one for one in self._conversations if not one.exhausted]
                 rest = self._quiet_since + self._patience - self._clock()
-                free = self._desk.free(waiting[0].home) if waiting and rest <= 0 else None
+                free = self._desk.free(waiting[0].home) if waiting and rest <= 0 and self._job is None else None
                 if free is not None:
                     return waiting[0], free
                 self._wake.wait(rest if waiting and rest > 0 else None)
@@ -185,56 +204,65 @@ class Background:
         if read is None:
             conversation.exhausted = True
             return
-        job = _Job(f"background-{next(self._jobs)}", engine, conversation, read, self._desk.read_tokens(engine))
+        job = _Job(f"background-{next(self._jobs)}", engine, conversation)
+        before = self._desk.read_tokens(engine)
         request = Request(job.id, read.prompt.tokens, GREEDY, 0, anchors=read.prompt.anchors, exact=read.exact, background=True)
         with self._wake:
-            if self._closing or conversation not in self._conversations or self._desk.free(conversation.home) != engine:
+            if not self._may_begin(conversation, engine):
                 return
             conversation.tried.add((read.kind, read.end))
-            self._desk.give(engine, request, lambda event: self._over(job, event))
+            self._desk.give(engine, request, lambda event: self._returned(job, event))
             self._job, self._begun = job, self._begun + 1
             while job.outcome is None:
                 self._wake.wait()
-            self._job = None
-            self._account(job, job.outcome)
+            self._account(conversation, engine, read, job.outcome, self._desk.read_tokens(engine) - before)
+
+    def _may_begin(self, conversation: Conversation, engine: int) -> bool:
+        """Whether nothing has happened while it was planned."""
+        wanted = not self._closing and self._job is None and conversation in self._conversations
+        return wanted and self._desk.free(conversation.home) == engine
 
     def _plan(self, conversation: Conversation) -> Read | None:
+        """What is to be read next. A prompt is foreseen when everything before it has been read: it may take long to tell."""
+        while (read := self._missing(conversation)) is None:
+            if not conversation.foresee():
+                return None
+        return read
+
+    def _missing(self, conversation: Conversation) -> Read | None:
         budget = self._budget.left(conversation.spent, self._desk.token_ms())
-        aheads = [self._desk.ahead(kind, prompt) for kind, prompt in conversation.prompts()]
+        aheads = [self._desk.ahead(kind, prompt) for kind, prompt in conversation.prompts.items()]
         found = reads(aheads, conversation.request.exact, self._desk.grid, budget)
         return next((read for read in found if (read.kind, read.end) not in conversation.tried), None)
 
-    def _over(self, job: _Job, event: Event) -> None:
+    def _returned(self, job: _Job, event: Event, sink: Callable[[Event], None] | None = None) -> None:
         if isinstance(event, Done | Failed):
             with self._wake:
                 job.outcome = event
+                self._job = None
+                self._quiet_since = self._clock() if job.conversation is None else self._quiet_since
                 self._wake.notify_all()
+        if sink is not None:
+            sink(event)
 
-    def _account(self, job: _Job, event: Event) -> None:
-        """What was read, also by a read that was dropped: its whole grid steps are parked."""
-        conversation, read, grid = job.conversation, job.read, self._desk.grid
-        if isinstance(event, Done):
-            start, end = event.resume.position, read.end
+    def _account(self, conversation: Conversation, engine: int, read: Read, outcome: Event, tokens: int) -> None:
+        """What was read, also by a read that was dropped after `tokens`: its whole grid steps are parked."""
+        start, end, grid = read.start, read.end, self._desk.grid
+        if isinstance(outcome, Done):
+            start = outcome.resume.position // grid * grid
         else:
-            start = read.start
-            end = min(read.end, start + (self._desk.read_tokens(job.engine) - job.before) // grid * grid)
-        start = start // grid * grid
-        ids = self._desk.ids(read.prompt.tokens)
+            end = min(end, start + tokens // grid * grid)
         conversation.spent += end - start
-        conversation.reader = job.engine
-        self._ledger.note(read.kind, conversation.number, ids, start, end)
+        conversation.reader = engine
+        self._ledger.note(read.kind, conversation.number, self._desk.ids(read.prompt.tokens), start, end)
         if conversation.resumed is not None:  # its next turn has ended already
             self._settle(conversation, *conversation.resumed)
-        if isinstance(event, Failed):
-            self._stopped(job, event.error)
-
-    def _stopped(self, job: _Job, error: Exception) -> None:
-        if isinstance(error, Cancelled):
+        if isinstance(outcome, Failed) and isinstance(outcome.error, Cancelled):
             self._preempted += 1
-            job.conversation.tried.discard((job.read.kind, job.read.end))
-        else:
-            self._desk.struck(job.engine)
-            self._fail(job.conversation, error)
+            conversation.tried.discard((read.kind, read.end))
+        elif isinstance(outcome, Failed):
+            self._desk.struck(engine)
+            self._fail(conversation, outcome.error)
 
     def _fail(self, conversation: Conversation, error: Exception) -> None:
         """Nothing more is tried for this turn, so that what is broken is not asked again at once."""
@@ -249,14 +277,15 @@ class Background:
             if last is not None:
                 self._conversations.appendleft(last)
             return
+        position, reader = event.resume.position, last.reader if last is not None else None
+        by_checkpoint = position % self._desk.grid == 0 or reader == engine
+        resumed = (self._desk.ids(request.tokens), position if by_checkpoint else 0)
+        self._ledger.served(*resumed)
         if last is not None:
-            position = event.resume.position
-            by_checkpoint = position % self._desk.grid == 0 or last.reader == engine
-            last.resumed = (self._desk.ids(request.tokens), position if by_checkpoint else 0)
-            self._settle(last, *last.resumed)
+            last.resumed = resumed
+            self._settle(last, *resumed)
         number = last.number if last is not None else next(self._numbers)
-        entered = Conversation(number, request, resident(request, event), engine, self._clock())
-        self._conversations.appendleft(entered)
+        self._conversations.appendleft(Conversation(number, request, engine))
         while len(self._conversations) > MOST_CONVERSATIONS:
             self._ledger.gone(self._conversations.pop().number, Kind)
 
@@ -265,10 +294,10 @@ class Background:
         self._ledger.served(ids, position)
         self._ledger.gone(conversation.number, (Kind.ANTICIPATE, Kind.EXACT))
 
-    def _expect(self, request: str, kind: Kind, foresee: Foresee) -> None:
+    def _expect(self, request: str, ahead: Sequence[Foresee]) -> None:
         for conversation in self._conversations:
             if conversation.request.id == request:
-                conversation.ahead.append((kind, foresee))
+                conversation.ahead.extend(ahead)
                 conversation.exhausted = False
 
     def _drop(self) -> None:

@@ -98,10 +98,10 @@ def _first(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]
     """Not where a slot is that far already: then the next prompt goes on from it. A canonical read that takes little more does
     for `exact` as well."""
     end, held = _end(ahead, grid), ahead.held
-    if held.deepest(end, Exact.APPEND) - held.deepest(end, Exact.STRICT) <= LITTLE_MORE * grid:
-        exact = Exact.STRICT
-    if exact is Exact.STRICT or end - held.live >= grid:
-        yield from _upto(Kind.ANTICIPATE, ahead, end, exact, grid, budget)
+    if exact is Exact.APPEND and end - held.live < grid:
+        return
+    more = held.deepest(end, Exact.APPEND) - held.deepest(end, Exact.STRICT)
+    yield from _upto(Kind.ANTICIPATE, ahead, end, Exact.STRICT if more <= LITTLE_MORE * grid else exact, grid, budget)
 
 
 def _dense(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]:

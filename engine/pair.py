@@ -26,20 +26,22 @@ from kvcache.chain import chain_ids
 from kvcache.placement import PlacementFacts
 from kvcache.store import Store
 
-PATIENCE = 0.2  # seconds of silence before the background begins on a device that it shares: a fast agent is back sooner
+PATIENCE = 0.2  # on a device that it shares: a fast agent is back sooner
 NEWEST = 512  # tokens beyond a slot's content; for more the store is asked whether it has some of them
-OWN_PATIENCE = 0.02  # the same on a device of its own: only the server must get to say what may follow
+OWN_PATIENCE = 0.02  # on a device of its own: only the server must get to say what may follow
 
 
 @dataclass(frozen=True, slots=True)
 class PairConfig:
     """`shared`: the engines share a device (or a set of cores), so the background rests while anybody is served. `one_thread`:
-    they share its thread too. `placement` as in EngineConfig."""
+    they share its thread too. `placement` as in EngineConfig. `patience`: seconds of silence before the
+    background begins."""
 
     shared: bool
     one_thread: bool
     placement: str
     budget: Budget
+    patience: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Pair:
         self._strikes: Counter[int] = Counter()
         self._where: dict[str, int] = {}
         self._swaps = self._rescued = 0
-        self._background = Background(self, config.budget, PATIENCE if config.shared else OWN_PATIENCE)
+        self._background = Background(self, config.budget, config.patience)
 
     def start(self) -> None:
         for engine in self._engines:
@@ -84,17 +86,23 @@ class Pair:
         self._background.start()
 
     def submit(self, request: Request, sink: Sink) -> None:
-        """As Engine.submit, on the engine that is the best for it."""
+        """As Engine.submit, on the engine that is the best for it; a request that nobody waits for on one that is idle, and
+        Cancelled is raised where none is."""
+        if request.background:
+            self._background.lend(request, sink)
+            return
         self._send(request, sink, self._choose(request), spare=True)
 
     def cancel(self, id: str) -> None:
         at = self._where.get(id)
-        if at is not None:
+        if at is None:
+            self._background.cancel(id)
+        else:
             self._engines[at].cancel(id)
 
-    def expect(self, request: str, kind: Kind, foresee: Foresee) -> None:
+    def expect(self, request: str, *ahead: Foresee) -> None:
         """What may be asked after the request of that id, which has ended: read in the background when there is time."""
-        self._background.expect(request, kind, foresee)
+        self._background.expect(request, ahead)
 
     def resident(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tokens for engine in self._engines for tokens in engine.resident())

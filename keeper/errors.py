@@ -71,3 +71,12 @@ class UpstreamFailed(KeeperError):
         super().__init__(message)
         self.status = status
         self.body = body
+
+
+class NotThere(KeeperError):
+    """A mark belongs at `place`, behind a message that is only awaited: `length` messages are there."""
+
+    def __init__(self, place: int, length: int) -> None:
+        super().__init__(f"a mark at {place} of {length} messages")
+        self.place = place
+        self.length = length

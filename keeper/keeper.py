@@ -15,10 +15,10 @@ from weakref import WeakValueDictionary
 
 from keeper.archive import Archive
 from keeper.config import KeeperConfig
-from keeper.errors import BadHistory, MessageTooLarge
+from keeper.errors import BadHistory, KeeperError, MessageTooLarge, UpstreamFailed
 from keeper.message import History, Message
 from keeper.model import Body, Complete, CountTokens, Reply
-from keeper.past import Past
+from keeper.past import Glimpse, Past
 from keeper.recall import tool_name, tool_of
 from keeper.strategies.base import Situation, Strategy, View
 from keeper.strategies.registry import make
@@ -26,6 +26,7 @@ from keeper.thinking import for_main_call, for_own_call, with_thinking
 from keeper.turn import Turn, shown_again, tool_names
 
 PASS_THROUGH = "pass_through"  # the one strategy that promises nothing and changes nothing
+NOTED_AHEAD = ("in_place", "rewrite", "tope_notes")  # strategies whose marks stand before the newest message
 TELLING = 8  # messages by which conversations are told apart for waiting: many agents share a system prompt
 # what a call of the keeper's own does without: it is one plain answer, whatever form the agent's answers have
 NOT_FOR_OWN_CALLS = (
@@ -84,6 +85,34 @@ class Keeper:
         sent = for_main_call(self._body(body, view.messages, situation.tools), self.config, history)
         self._count({"requests": 1, **situation.counters})
         return Turn(self.archive, situation, view, sent, self._count, searches)
+
+    async def foresee(
+        self, body: Body, reply: Message, awaited: Body, session: str | None, complete: Complete
+    ) -> tuple[dict[str, Any], bool] | None:
+        """The request that would be sent if `awaited` came after `reply` to the request `body`, and whether it is a cut's: notes
+        are taken and the window is cut here already where that message would force it. None where no view can be made yet, or by
+        this strategy only when the message is there.
+
+        The reply is archived and the awaited message is not; `complete` makes the calls. A call that fails leaves everything
+        as it was.
+        """
+        raw = [*body["messages"], reply.as_dict()]
+        reads = self.config.keep_reasoning or self.strategy.name == PASS_THROUGH
+        track = await asyncio.to_thread(self.archive.enter, History(raw, reasoning=reads), session)
+        history = History([*raw, awaited], reasoning=reads)
+        situation = self._situation(body, history, Glimpse(self.archive, track), self._ahead(complete))
+        try:
+            async with self._lock(track.at(min(TELLING, track.length) - 1).branch):
+                view = await self.strategy.view(situation)
+        except KeeperError:
+            return None
+        finally:
+            self._count(situation.counters)
+        return for_main_call(self._body(body, view.messages, situation.tools), self.config, history), view.cut
+
+    def _ahead(self, complete: Complete) -> Complete:
+        """Calls are made ahead only where their result can be kept before the next message is there."""
+        return complete if self.strategy.name in NOTED_AHEAD else refused
 
     def _lock(self, branch: int) -> asyncio.Lock:
         lock = self._locks.get(branch)
@@ -145,3 +174,8 @@ class Keeper:
 
     def close(self) -> None:
         self.archive.close()
+
+
+async def refused(_: Body) -> Reply:
+    """A call that is not made. Raises UpstreamFailed."""
+    raise UpstreamFailed("no call is made for a message that is only awaited")

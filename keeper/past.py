@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from keeper.archive import Archive, Mark, Track
+from keeper.errors import NotThere
 from keeper.message import Message
 from keeper.search import EVERYWHERE, Limits, Matches, numbered, search
 
@@ -44,3 +45,13 @@ class Past:
     def numbered(self) -> bool:
         """Whether the content carries numbers of its own (Item 12, Ticket 5)."""
         return numbered(self.archive, self.track)
+
+
+class Glimpse(Past):
+    """The path as long as its newest message is only awaited: marks stand on what is there, or nowhere."""
+
+    def put(self, kind: str, place: int, body: object) -> None:
+        """Raises NotThere for a place beyond the path."""
+        if place > self.track.length:
+            raise NotThere(place, self.track.length)
+        super().put(kind, place, body)

@@ -11,7 +11,7 @@ from fastapi import Request as HttpRequest
 from engine.request import Exact, Request
 from engine.toolparse import OutputParser
 from server.errors import ApiError
-from server.foresight import foretelling
+from server.foresight import foretelling, text_foretelling
 from server.prompt import Prompt, chat_prompt, plain_prompt, render
 from server.runtime import Runtime
 from server.sampling import sampling
@@ -76,7 +76,9 @@ def make_completion_turns(runtime: Runtime, body: CompletionRequest, session: st
         prompt = plain_prompt(runtime, given, exactness(runtime, body))
         first = request_of(runtime, body, f"{id}/p{number}", prompt, shape, body.limit(), asked, session)
         echo = echoed(runtime, given) if body.echo else ""
-        turns.append(Turn(id, now(), model, prompt, copies(first, body.n or 1), echo=echo))
+        alone = len(prompts) == 1 and body.n in (None, 1)
+        ended = text_foretelling(runtime, given, first.exact) if alone else None
+        turns.append(Turn(id, now(), model, prompt, copies(first, body.n or 1), echo=echo, ended=ended))
     return turns
 
 

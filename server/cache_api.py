@@ -58,8 +58,8 @@ def preread(stats: PairStats) -> dict[str, Any]:
     """Tokens read in the background by why, and what became of them."""
     fate = stats.background.fate
     kinds = {kind.value: {name: getattr(fate, name).get(kind, 0) for name in ("read", "used", "wasted")} for kind in Kind}
-    doing = stats.background.doing.value if stats.background.doing else None
-    return {**kinds, "share_wasted": fate.share_wasted(), "doing": doing, "conversations": stats.background.conversations}
+    rest = {"share_wasted": fate.share_wasted(), "busy": stats.background.busy, "conversations": stats.background.conversations}
+    return {**kinds, **rest}
 
 
 def tier_body(tier: TierStats) -> dict[str, int]:

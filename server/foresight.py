@@ -28,9 +28,21 @@ def foretelling(runtime: Runtime, body: ChatTemplateFields, exact: Exact, *, for
 
     def ended(said: Said) -> None:
         message = said.parsed.message()
-        pair.expect(said.done.request, Kind.ANTICIPATE, lambda: next_prompt(runtime, body, message, exact, forced=forced))
+        pair.expect(said.done.request, lambda: anticipated(next_prompt(runtime, body, message, exact, forced=forced)))
 
     return ended
+
+
+def text_foretelling(runtime: Runtime, given: str | list[int], exact: Exact) -> Callable[[Said], None] | None:
+    """The same for a prompt without messages."""
+    pair = runtime.pair
+    if pair is None:
+        return None
+    return lambda said: pair.expect(said.done.request, continued(runtime, given, said, exact))
+
+
+def anticipated(prompt: Prompt | None) -> tuple[Kind, Prompt] | None:
+    return None if prompt is None else (Kind.ANTICIPATE, prompt)
 
 
 def next_prompt(
@@ -38,11 +50,34 @@ def next_prompt(
 ) -> Prompt | None:
     """The beginning of the prompt after `answer`; None where the template refuses such a conversation."""
     history = [*body.raw_messages(), as_returned(body.raw_messages(), answer)]
+    first, second = ([*history, awaited(answer, probe)] for probe in PROBES)
+    return shared_prompt(runtime, body, first, second, exact, forced=forced)
+
+
+def continued(runtime: Runtime, given: str | list[int], said: Said, exact: Exact) -> Callable[[], tuple[Kind, Prompt] | None]:
+    """What follows a prompt without messages, as far as it follows at all: prompt and answer, as a canonical read."""
+
+    def foresee() -> tuple[Kind, Prompt]:
+        if isinstance(given, str):
+            return Kind.EXACT, Prompt(read(runtime, given + said.parsed.content, exact)[0].tokens)
+        return Kind.EXACT, Prompt((*given, *said.done.generated))
+
+    return foresee
+
+
+def shared_prompt(
+    runtime: Runtime,
+    body: ChatTemplateFields,
+    one: list[Message],
+    other: list[Message],
+    exact: Exact,
+    *,
+    forced: bool = False,
+) -> Prompt | None:
+    """What the prompts of two conversations have in common; None where the template refuses them."""
     try:
-        first, second = (
-            render(runtime, body.model_copy(update={"messages": [*history, *following(answer, probe)]}), forced=forced)
-            for probe in PROBES
-        )
+        first = render(runtime, body.model_copy(update={"messages": one}), forced=forced)
+        second = render(runtime, body.model_copy(update={"messages": other}), forced=forced)
     except EngineError:
         return None
     end = shared_start(first.text, second.text)
@@ -51,12 +86,12 @@ def next_prompt(
     return Prompt(reading.tokens, anchors)
 
 
-def following(answer: Message, text: str) -> list[Message]:
+def awaited(answer: Message, text: str) -> Message:
     """The message that comes after an answer: the result of its first call, or the user's."""
     calls = answer.get("tool_calls")
     if not calls:
-        return [{"role": "user", "content": text}]
-    return [{"role": "tool", "tool_call_id": calls[0].get("id"), "name": calls[0]["function"]["name"], "content": text}]
+        return {"role": "user", "content": text}
+    return {"role": "tool", "tool_call_id": calls[0].get("id"), "name": calls[0]["function"]["name"], "content": text}
 
 
 def as_returned(history: list[Message], answer: Message) -> Message:

@@ -3,8 +3,10 @@
 Tokens are counted with the model's own tokenizer over the model's own template, so a view never exceeds the window.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -18,16 +20,18 @@ from keeper.errors import KeeperError, UpstreamFailed
 from keeper.keeper import Keeper
 from keeper.model import Body, CountTokens, Reply
 from keeper.strategies.tope import Prices, Tope
+from keeper.turn import Turn as KeptTurn
 from server import errors, keeper_api, openai, sse
 from server.asked import chat_turn, session_of
 from server.config import ConfigError
 from server.errors import ApiError, from_engine
 from server.folders import archive_folder
-from server.keeper_turn import answered, streamed
+from server.keeper_turn import answered, streamed, unheard
+from server.outlook import Outlook
 from server.remembered import Remembered
 from server.runtime import Runtime, runtime_of
 from server.schemas import ChatRequest
-from server.turn import whole
+from server.turn import Turn, whole
 
 router = APIRouter(tags=["OpenAI"])
 TURN_START = "<|im_start|>"
@@ -40,26 +44,37 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     session = session_of(request, body)
     model = LocalModel(runtime, session)
     raw = await request.json()
+    ended = foretelling(runtime, keeper, model, raw, session)
     if body.stream:
-        chunks = streamed(keeper, model, raw, session)
+        chunks = streamed(keeper, model, raw, session, ended)
         first = await anext(chunks)
         return sse.response(sse.openai_events(first, chunks), runtime.settings.drain)
-    return JSONResponse(await sse.while_connected(request, answered(keeper, model, raw, session)))
+    return JSONResponse(await sse.while_connected(request, answered(keeper, model, raw, session, ended)))
 
 
 class LocalModel:
     """This process's engine as the model behind a keeper (see keeper_turn.Speaks)."""
 
-    def __init__(self, runtime: Runtime, session: str | None) -> None:
+    def __init__(self, runtime: Runtime, session: str | None, *, background: bool = False) -> None:
+        """`background`: nobody waits for what is asked here."""
         self._runtime = runtime
         self._session = session
+        self._background = background
+        self.last = ""  # the engine's id of the last request
+
+    async def _turn(self, body: Mapping[str, Any]) -> Turn:
+        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session, foretells=False)
+        self.last = turn.requests[0].id
+        if not self._background:
+            return turn
+        return replace(turn, requests=tuple(replace(request, background=True) for request in turn.requests))
 
     async def whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session, foretells=False)
+        turn = await self._turn(body)
         return openai.chat_body(turn, await whole(self._runtime.engine, turn))
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        turn = await chat_turn(self._runtime, ChatRequest.model_validate(body), self._session, foretells=False)
+        turn = await self._turn(body)
         async with aclosing(openai.chat_chunks(self._runtime, turn, usage=True)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -71,6 +86,22 @@ class LocalModel:
         except (EngineError, ApiError) as error:
             told = from_engine(error)
             raise UpstreamFailed(told.message, told.status) from error
+
+
+def foretelling(
+    runtime: Runtime, keeper: Keeper, model: LocalModel, body: Mapping[str, Any], session: str | None
+) -> Callable[[KeptTurn], None]:
+    """What to do when an agent's turn has ended: the views that may come next are told to whoever reads ahead."""
+    pair, loop = runtime.pair, asyncio.get_running_loop()
+    if pair is None:
+        return unheard
+
+    def ended(turn: KeptTurn) -> None:
+        complete = LocalModel(runtime, session, background=True).complete
+        ahead = Outlook(runtime, keeper, loop, body, turn.reply.message, session, complete)
+        pair.expect(model.last, ahead.next_view, ahead.after_a_cut)
+
+    return ended
 
 
 def counting(runtime: Runtime) -> CountTokens:

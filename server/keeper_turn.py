@@ -3,7 +3,7 @@
 Whoever speaks to the model says so by two functions over OpenAI bodies; everything unknown in a body or a reply passes unchanged.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -31,18 +31,25 @@ class Speaks(Protocol):
         ...
 
 
-async def answered(keeper: Keeper, model: Speaks, body: Mapping[str, Any], session: str | None) -> dict[str, Any]:
-    """The chat.completion that the agent gets: the last reply, without the keeper's own calls in it."""
+def unheard(_: Turn) -> None:
+    """For whom the end of a turn changes nothing."""
+
+
+async def answered(
+    keeper: Keeper, model: Speaks, body: Mapping[str, Any], session: str | None, ended: Callable[[Turn], None] = unheard
+) -> dict[str, Any]:
+    """The chat.completion that the agent gets: the last reply, without the keeper's own calls in it. `ended` hears of it."""
     turn = await keeper.prepare(body, session, model.complete)
     while True:
         completion = await model.whole(turn.body)
         turn.take(reply_of(completion))
         if turn.finished:
+            ended(turn)
             return _as_the_agent_sees_it(completion, turn)
 
 
 async def streamed(
-    keeper: Keeper, model: Speaks, body: Mapping[str, Any], session: str | None
+    keeper: Keeper, model: Speaks, body: Mapping[str, Any], session: str | None, ended: Callable[[Turn], None] = unheard
 ) -> AsyncGenerator[dict[str, Any], None]:
     """The chunks that the agent gets, as they come. Raises UpstreamFailed where a stream breaks off; nothing is recorded then."""
     turn = await keeper.prepare(body, session, model.complete)
@@ -60,6 +67,7 @@ async def streamed(
         if not assembly.ended:
             raise UpstreamFailed("the upstream ended its stream without saying why")
         turn.take(assembly.reply())
+    ended(turn)
     for chunk in assembly.held:
         if chunk.get("choices"):
             chunk["choices"][0]["finish_reason"] = turn.reply.finish

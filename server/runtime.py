@@ -17,7 +17,7 @@ from engine.chat import ChatTemplate
 from engine.config import EngineConfig
 from engine.context import StateKind, Tokenizer
 from engine.engine import Engine
-from engine.pair import Pair, PairConfig, Serves
+from engine.pair import OWN_PATIENCE, PATIENCE, Pair, PairConfig, Serves
 from engine.selfcheck import Promise, SelfCheck, self_check
 from engine.transcript import Transcript
 from kvcache.config import CacheConfig
@@ -165,9 +165,8 @@ def assemble(
 
 
 def pair_config(settings: Settings, plan: Layout) -> PairConfig:
-    return PairConfig(
-        shared=plan.shared, one_thread=plan.hosted, placement=settings.placement, budget=budget(settings.background_budget)
-    )
+    patience = PATIENCE if plan.shared else OWN_PATIENCE
+    return PairConfig(plan.shared, plan.hosted, settings.placement, budget(settings.background_budget), patience)
 
 
 def cache_config(settings: Settings) -> CacheConfig:
