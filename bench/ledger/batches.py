@@ -49,6 +49,7 @@ GRADES = (
     Grade("long", 4, 1152, 0.18, _episodes(Difficulty(12, 24, 3))),
 )
 LEAST = 0.15  # of a grade's share, however well it goes: what is no longer practised is lost
+FOCUS = 1000
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,16 @@ class Skill:
         key = f"{grade} {kind}"
         self.errors[key] = 0.99 * self.errors.get(key, 0.5) + 0.01 * (not right)
 
-    def of(self, grade: str) -> float:
-        """The mean over the kinds of a grade."""
+    def of(self, grade: str, worst: bool) -> float:
+        """The mean over the kinds of a grade, or the worst of them."""
         found = [error for key, error in self.errors.items() if key.split()[0] == grade]
-        return sum(found) / len(found) if found else 0.5
+        return (max(found) if worst else sum(found) / len(found)) if found else 0.5
 
 
-def shares(skill: Skill) -> tuple[float, ...]:
-    """The chances of the grades: more for what goes wrong, a little for the rest."""
-    return tuple(grade.share * (LEAST + skill.of(grade.name)) for grade in GRADES)
+def shares(skill: Skill, step: int) -> tuple[float, ...]:
+    """The chances of the grades: more for what goes wrong, a little for the rest. At first all kinds of answer count alike; from
+    step FOCUS on a grade is as bad as its worst kind, since by then one (notes) lags behind."""
+    return tuple(grade.share * (LEAST + skill.of(grade.name, step >= FOCUS)) for grade in GRADES)
 
 
 def make_batch(tokenizer: Tokenizer, grade: Grade, seed: int) -> Batch:
