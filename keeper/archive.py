@@ -34,7 +34,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
-from keeper.errors import ArchiveFailed
+from keeper.errors import ArchiveFailed, BadHistory
 from keeper.items import item_number
 from keeper.message import HASH_BYTES, History, Message, read, verbatim
 from keeper.sentences import split
@@ -167,7 +167,9 @@ class Archive:
         known, node = next(((n, at) for n, checksum, at in places if sums.get(n) == checksum), (0, None))
         chain = self._chain_of(node) if node else b""
         new: list[tuple[bytes, Message]] = []
-        for message in history[known:]:
+        for index, message in enumerate(history[known:], known):
+            if _has_surrogates(message):
+                raise BadHistory("is not valid Unicode (a lone surrogate), so it cannot be archived", f"messages[{index}]")
             chain = chain_id(chain, message.hash())
             new.append((chain, message))
         head = self._add(node, known, new, session)
@@ -316,6 +318,14 @@ def chain_id(parent: bytes, content: bytes) -> bytes:
 def searchable(message: Message) -> str:
     """What search sees of a message: its text, then the name and arguments of each call."""
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.tool_calls)]).strip()
+
+
+def _has_surrogates(message: Message) -> bool:
+    try:
+        verbatim(message.as_dict()).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _checksums(raw: Sequence[Any], lengths: Iterable[int]) -> dict[int, bytes]:

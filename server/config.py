@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from keeper.errors import UnknownStrategy
+from keeper.strategies import registry
 from kvcache import eviction, placement
 from server.devices import budget, layout
 from server.sizes import parse_size
@@ -18,6 +20,7 @@ class ConfigError(Exception):
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 Text = Annotated[str, BeforeValidator(str)]
+Place = Annotated[Path, BeforeValidator(lambda given: given or None)]  # "" would be the working folder, which nobody means
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
@@ -38,7 +41,7 @@ class Settings(BaseModel):
         None, "A .gguf file or a name (synthetic:tiny, synthetic:0.8b, smollm2). None given: the embedded model.", MODEL
     )
     alias: tuple[str, ...] = option((), "Another name for the model in the API; may be repeated.", MODEL)
-    chat_template: Path | None = option(None, "A Jinja file to use instead of the GGUF's own chat template.", MODEL)
+    chat_template: Place | None = option(None, "A Jinja file to use instead of the GGUF's own chat template.", MODEL)
     gpu_layers: int = option(0, "Layers to put on the GPU; -1 for all. Needs a GPU build of llama-cpp-python.", MODEL, ge=-1)
     mmap: bool = option(True, "Map the weights instead of reading them, so that several servers share them.", MODEL)
     repack: bool = option(True, "Let llama.cpp repack weights for this CPU where that was tried and is safe.", MODEL)
@@ -76,7 +79,7 @@ class Settings(BaseModel):
     max_queue: int = option(256, "Requests that may wait; one more is answered 429.", ENGINE, ge=1)
 
     cache_ram: Size = option("2GiB", "RAM for parked state, in bytes, as 4GiB or 512MiB. 0: off everywhere.", CACHE, "SIZE")
-    cache_dir: Path | None = option(
+    cache_dir: Place | None = option(
         None, "Folder for state parked on disk. None given: kvalet under the user's cache folder.", CACHE
     )
     cache_disk: Size = option("8GiB", "Disk for parked state, in bytes. 0: off.", CACHE, "SIZE")
@@ -106,7 +109,7 @@ class Settings(BaseModel):
         None, "Hold any history behind a window: in_place, drop, summarise, … (`--keeper` alone: in_place).", KEEPER, "STRATEGY"
     )
     window: int = option(0, "Tokens of the keeper's window, reply included. 0: all of --ctx.", KEEPER, ge=0)
-    archive: Path | None = option(None, "Folder of the keeper's archive. None given: under the user's data folder.", KEEPER)
+    archive: Place | None = option(None, "Folder of the keeper's archive. None given: under the user's data folder.", KEEPER)
     thinking: Literal["as_sent", "questions"] = option(
         "as_sent", "as_sent: the client's setting. questions: off on ordinary turns, on until a question is answered.", KEEPER
     )
@@ -117,7 +120,7 @@ class Settings(BaseModel):
     api_key: str | None = option(None, "Key that clients must send as a bearer token; also from KVALET_API_KEY.", HTTP)
     cors_origin: tuple[str, ...] = option((), "Web origin that may call this server from a browser; may be repeated.", HTTP)
     max_body: Size = option("32MiB", "Largest request body.", HTTP, "SIZE", ge=1)
-    record: Path | None = option(
+    record: Place | None = option(
         None, "A file to write every request to, tokens and where it resumed (kvalet-bench hitrate replays it).", HTTP
     )
     record_hashes: bool = option(False, "Write keyed hashes instead of tokens to --record: nothing can be read back.", HTTP)
@@ -173,6 +176,11 @@ def checked(settings: Settings) -> Settings:
         budget(settings.background_budget)
     except ValueError as error:
         raise ConfigError(f"--background-budget {settings.background_budget}: {error}") from error
+    if settings.keeper is not None:
+        try:
+            registry.make(settings.keeper)
+        except UnknownStrategy as error:
+            raise ConfigError(f"--keeper {settings.keeper}: {error}") from error
     for name in ("window", "archive", "thinking_effort"):
         if getattr(settings, name) and settings.keeper is None:
             raise ConfigError(f"--{name.replace('_', '-')} needs --keeper")

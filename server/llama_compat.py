@@ -38,6 +38,7 @@ class TemplateRequest(ChatTemplateFields):
     """The fields of a chat request that shape its prompt."""
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 @router.get("/v1/health", include_in_schema=False)
 def health(request: Request) -> JSONResponse:

@@ -38,6 +38,14 @@ def nodes(archive: Archive) -> int:
 HISTORY = [s(), u("Item 1: doma86 = 342 by Ada."), a("Noted."), u("Item 2: Bo added 5 to doma86."), called("1"), t("1", "42")]
 
 
+@pytest.mark.parametrize("bad", [u("a\ud800b"), {**u("x"), "name": "\udfff"}])
+def test_a_lone_surrogate_is_refused_by_the_message_that_holds_it_and_nothing_is_archived(bad: dict[str, Any]) -> None:
+    archive = Archive()
+    with pytest.raises(BadHistory, match=r"messages\[1\]"):
+        archive.enter(History([s(), bad]))
+    assert nodes(archive) == 0
+
+
 def test_a_history_is_kept_word_for_word() -> None:
     past = enter(Archive(), HISTORY)
     assert stored(past) == HISTORY

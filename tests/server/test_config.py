@@ -91,6 +91,17 @@ def test_an_option_of_the_keeper_without_the_keeper_is_refused_rather_than_ignor
     load({**given, "keeper": "in_place"})
 
 
+def test_a_strategy_that_there_is_not_is_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match=r"--keeper bogus: .*in_place"):
+        load({"keeper": "bogus"})
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "archive", "record", "chat_template"])
+def test_an_empty_path_is_refused_and_not_the_working_folder(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')}"):
+        load({name: ""})
+
+
 def test_a_server_that_would_take_no_body_is_refused() -> None:
     with pytest.raises(ConfigError, match="--max-body"):
         load({"max_body": 0})

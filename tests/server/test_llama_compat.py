@@ -81,4 +81,5 @@ def test_slots_are_listed_with_what_they_hold(client: TestClient) -> None:
 
 def test_health_is_also_under_v1(client: TestClient) -> None:
     assert client.get("/v1/health").json() == client.get("/health").json()
+    assert (client.head("/health").status_code, client.head("/health").content) == (200, b"")
     assert client.get("/health").json()["status"] == "ok"
