@@ -1,7 +1,8 @@
 """A ledger stream of any length: batches of stories with questions between, and the true ledger beside it.
 
-It stays within what the model was trained for: the texts of episodes, values of two digits, names of the closed list, and no
-counter set twice within GAP batches, so that between two notes requests each has one change. The answers are in no message.
+It stays within what the model was trained for: the texts of episodes, values of two digits, names of the closed list, a dozen
+counters in all (and as many strangers that are only asked about), and no counter set twice within GAP batches, so that between
+two notes requests each has one change. The answers are in no message.
 """
 
 import random
@@ -17,7 +18,7 @@ KINDS: tuple[Asked, ...] = ("value", "who", "rule", "unknown")
 DISTANCES = ((1, "1-4"), (5, "5-24"), (25, "25-99"), (100, "100-399"), (400, "400+"))  # batches back, from which on
 NEVER = "never"
 GAP = 10  # batches
-BUSY, SLOW, QUIET, SECRET, STRANGE = 8, 3, 6, 2, 12  # how many names are set often, now and then, once, under a rule, never
+BUSY, SLOW, QUIET, SECRET, STRANGE = 4, 2, 4, 2, 12  # how many names are set often, now and then, once, under a rule, never
 QUIET_UNTIL = 30  # batches: the quiet ones are set by then
 PAUSE = (30, 70)  # batches between two settings of a slow one
 QUESTION_EVERY = 3  # batches

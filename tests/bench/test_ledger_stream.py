@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.ledger.audit import audit, truth
-from bench.ledger.stream import DISTANCES, GAP, SYSTEM, TASK, Event, LedgerStream
+from bench.ledger.evaluate import SIZES
+from bench.ledger.stream import DISTANCES, GAP, QUIET, SYSTEM, TASK, Event, LedgerStream
 from bench.memory_run import REPLY, Answer, Outcome, Settings, converse
 from keeper.keeper import Keeper
 from keeper.notes import Entry, Notes
@@ -48,6 +49,11 @@ def test_no_counter_is_set_twice_within_the_gap() -> None:
             last[name] = event.batch
 
 
+def test_no_more_counters_are_told_than_the_model_was_trained_with() -> None:
+    told = {name for event in events(0) for name, _, _ in event.changes}
+    assert len(told) == SIZES[1].difficulty.counters
+
+
 def test_every_distance_and_kind_is_asked_for() -> None:
     asked = Counter((e.question.kind, e.question.distance) for e in events(0) if e.question)
     assert all(asked["value", label] + asked["who", label] >= 5 for _, label in DISTANCES)
@@ -73,7 +79,7 @@ def test_the_answer_is_not_in_its_question() -> None:
 def test_the_stream_is_as_long_as_asked_and_ends_with_what_was_told_long_ago() -> None:
     found = events(0, 4000)
     assert 4000 <= sum(len(e.text.split()) * 2 + 10 for e in found) < 4400
-    assert all(e.question for e in found[-6:])
+    assert all(e.question for e in found[-QUIET:])
     assert all(one.batch <= two.batch for one, two in pairwise(found))
 
 
