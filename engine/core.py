@@ -357,6 +357,8 @@ class Core:
             if slot.restoring:
                 self._clear(slot)
             self._ended.append(slot)
+            if turn.request.background:  # whoever sent it goes on from what is parked
+                self.parker.settle(slot)
         self._emit(turn, event)
 
     def _settle(self) -> None:

@@ -15,6 +15,7 @@ from engine.request import Anchor, Exact
 from kvcache.entry import Match
 
 LITTLE_MORE = 4  # grid steps
+LEAST_GAP = 256  # tokens; the finest interval between checkpoints that placement makes, so no smaller gap is one
 
 
 class Kind(StrEnum):
@@ -105,11 +106,11 @@ def _first(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]
 
 
 def _dense(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]:
-    """Missing checkpoints, the cheapest first, each from the one before it."""
+    """Missing checkpoints, the cheapest first, each from the one before it; those that are near another stay missing."""
     held = ahead.held.canonical if exact is Exact.STRICT else ahead.held.positions
     missing = sorted((at - ahead.held.deepest(at, exact), at) for at in ahead.wanted if at not in held)
     for cost, at in missing:
-        if cost <= budget:
+        if LEAST_GAP <= cost <= budget:
             yield from _upto(Kind.DENSIFY, ahead, at, exact, grid, budget)
 
 

@@ -57,8 +57,8 @@ def test_the_order_is_anticipate_exact_cut_densify() -> None:
 
 def test_missing_checkpoints_are_made_the_cheapest_first_each_from_the_one_before_it() -> None:
     held = Held((512, 960), (512, 960))
-    ahead = Ahead(Kind.ANTICIPATE, prompt(1000), held, wanted=(256, 512, 576, 960))
-    assert planned(ahead) == [(Kind.DENSIFY, 512, 576, Exact.APPEND), (Kind.DENSIFY, 0, 256, Exact.APPEND)]
+    ahead = Ahead(Kind.ANTICIPATE, prompt(1000), held, wanted=(320, 512, 576, 832, 960))
+    assert planned(ahead) == [(Kind.DENSIFY, 0, 320, Exact.APPEND), (Kind.DENSIFY, 512, 832, Exact.APPEND)]
 
 
 def test_a_read_never_takes_more_than_the_budget() -> None:
