@@ -87,7 +87,7 @@ class Parker:
 
     def _park(self, slot: Slot, kind: str, pinned: bool) -> None:
         self._park_blocks(slot)
-        if self._stands_on_grid(slot) and not self._held(slot):
+        if self._stands_on_grid(slot) and not self._held(slot) and self._leads_to(self._slots.id_at(slot, slot.length)):
             self._store.park_checkpoint(self._save(slot), kind=kind, session=slot.session)
         if pinned:
             self._pin(slot, kind)
@@ -123,7 +123,7 @@ class Parker:
     def _settle(self, slot: Slot) -> None:
         rolling, slot.rolling = slot.rolling, None
         self._park(slot, "turn_end", False)
-        if rolling is not None:
+        if rolling is not None and self._leads_to(rolling.id):
             self._store.park_checkpoint(rolling, kind="turn_end", session=slot.session)
 
     def _park_tip(self, slot: Slot, tip: Checkpoint) -> None:
@@ -159,6 +159,10 @@ class Parker:
 
     def _stands_on_grid(self, slot: Slot) -> bool:
         return self._checkpoints and slot.length > 0 and slot.length % self._slots.grid == 0
+
+    def _leads_to(self, id: bytes) -> bool:
+        """Whether the block before a checkpoint found room: else the checkpoint would drive out one that can be reached."""
+        return self._store.has_block(id)
 
     def _held(self, slot: Slot) -> bool:
         return self._store.has_checkpoint(self._slots.id_at(slot, slot.length), slot.canonical == slot.length)

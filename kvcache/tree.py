@@ -234,7 +234,8 @@ class Tree:
 
     def _order(self, kind: EntryKind, node: Node, held: Held) -> Order:
         key = self._key(self.facts(kind, node.id))
-        return (held.dirty, held.pinned, not held.fleeting, *(key if isinstance(key, tuple) else (key,)))
+        barren = self._needs_checkpoint and kind is EntryKind.BLOCK  # no checkpoint stands on what may be dropped: nothing is lost
+        return (held.dirty, held.pinned, not held.fleeting, not barren, *(key if isinstance(key, tuple) else (key,)))
 
     def _offer(self, kind: EntryKind, node: Node) -> None:
         """Puts an entry into the heap if it may be dropped now; entries it leaves behind there are skipped as not due."""
