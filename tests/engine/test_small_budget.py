@@ -1,4 +1,4 @@
-"""A RAM budget smaller than one conversation holds its beginning with a checkpoint at the end of it, not blocks nobody can use."""
+"""A RAM budget smaller than one conversation holds its beginning up to a checkpoint, not blocks that nobody can use."""
 
 import pytest
 
