@@ -46,7 +46,8 @@ def leave(_sig: int, _frame: FrameType | None) -> None:
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket, not yet listening, so that clients are refused rather than kept waiting while the model loads."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # with its protocol named: asyncio sets TCP_NODELAY on nothing else, and each answer would wait 40 ms for an acknowledgement
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
