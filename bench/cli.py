@@ -15,7 +15,7 @@ HELP = """Measure prefix caches on real traces and live servers.
 hitrate replays traces in the simulator, with the placement and eviction code that serves. The other commands start what they
 measure themselves. Every command has --quick (seconds), --json FILE and --help."""
 
-COMMANDS = ("hitrate", "rollback", "restore", "exact", "speed", "peers", "keeper", "memory", "tope")
+COMMANDS = ("hitrate", "rollback", "restore", "exact", "speed", "peers", "keeper", "memory", "tope", "pair")
 """Modules of this package; each has a function `command`."""
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
