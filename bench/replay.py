@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,9 @@ from kvcache.watch import Ids
 
 OPTIMUM_TURNS = 400
 HELD_EVERY = 64
+TELL_EVERY = 10.0
+"""Seconds between two lines of progress where nobody watches a terminal."""
+
 T = TypeVar("T")
 
 
@@ -115,16 +118,18 @@ class Opened:
             yield number, open_trace(path, number, self.reading)
 
     def turns(self, fold: int | None = None) -> Iterator[tuple[int, int, Turn]]:
-        """(grid, fold, turn) of everything, or of one fold: files by turns even and odd."""
-        left = self.limit or -1
+        """(grid, fold, turn) of everything, or of one fold: files by turns even and odd, each starting when the last ends."""
+        left, base, last = self.limit or -1, 0.0, 0.0
         for number, trace in self.files():
             if fold is not None and number % 2 != fold:
                 continue
+            base = last
             for turn in trace.turns:
                 if left == 0:
                     return
                 left -= 1
-                yield trace.grid, number % 2, turn
+                last = max(last, base + turn.time)
+                yield trace.grid, number % 2, replace(turn, time=base + turn.time)
 
 
 def replay(opened: Opened, runners: Sequence[Runner]) -> None:
@@ -196,11 +201,23 @@ def _conversations(opened: Opened) -> Iterator[tuple[int, list[Ids], list[int], 
 
 
 def shown(items: Iterable[T], opened: Opened, what: str) -> Iterator[T]:
-    """The items, with how far the files are read and the time left on stderr, where that is a terminal."""
+    """The items, with how far the files are read on stderr: with the time left on a terminal, else a line now and then."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, transient=True, console=console, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        yield from _told(items, opened, what, console)
+        return
+    with Progress(*columns, transient=True, console=console) as progress:
         task = progress.add_task(what, total=opened.nbytes() or None)
         for item in items:
             progress.update(task, completed=opened.reading.nbytes)
             yield item
+
+
+def _told(items: Iterable[T], opened: Opened, what: str, console: Console) -> Iterator[T]:
+    whole, due = opened.nbytes(), time.monotonic() + TELL_EVERY
+    for item in items:
+        if time.monotonic() >= due:
+            due = time.monotonic() + TELL_EVERY
+            console.print(f"{what}: {opened.reading.nbytes / whole:.0%} of the traces read" if whole else what, markup=False)
+        yield item

@@ -1,8 +1,9 @@
 """The simulator under a byte budget shared by all conversations: the same tree and eviction keys as the RAM tier, no payload."""
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from kvcache.adaptive import Curve, Rollbacks
 from kvcache.eviction import by_name
@@ -65,10 +66,11 @@ class Budgeted:
         stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, _key(ids[i])) is None)
         resumed = self._resume(ids, min(stored, (turn.length - 1) // grid), turn.time)
         curve = self._watch.note(ids, turn.length, turn.marks) if self._learns else None
+        held = [] if curve is None else self._checkpoints(ids[:stored])
         if curve is not None:
-            self._judge(ids, curve, turn.time)
-        self._park_blocks(ids, stored, turn.time)
-        self._park_checkpoints(ids, self._placed(turn, resumed, curve), turn.time)
+            self._judge(held, curve, turn.time)
+        placed = self._placed(turn, resumed, curve, held)
+        self._park(ids, stored, placed, turn.time)
         return Outcome(turn.length, known * grid, resumed * grid, None)
 
     def _resume(self, ids: Ids, usable: int, now: float) -> int:
@@ -81,31 +83,40 @@ class Budgeted:
         self._tree.touch(BLOCK, node.id, now)
         return node.position // self.budget.grid
 
-    def _placed(self, turn: Turn, resumed: int, curve: Curve | None) -> list[int]:
+    def _placed(self, turn: Turn, resumed: int, curve: Curve | None, held: Sequence[tuple[int, bytes]]) -> list[int]:
         grid, interval = self.budget.grid, self.budget.interval
-        kept = tuple(step * grid for step, _ in self._checkpoints(turn.ids)) if curve is not None else ()
+        kept = tuple(step * grid for step, _ in held)
         marks = tuple((position, kind, False) for kind, position in turn.marks)
         facts = PlacementFacts(turn.length, resumed * grid, grid, interval, marks, (), curve, kept)
         return [position // grid for position in positions(self.budget.placement, facts)]
 
-    def _park_blocks(self, ids: Ids, stored: int, now: float) -> None:
+    def _park(self, ids: Ids, stored: int, placed: Sequence[int], now: float) -> None:
+        """As the engine does while it reads: the blocks up to each checkpoint, then the checkpoint."""
+        for step in placed:
+            stored = self._park_blocks(ids, stored, step, now)
+            self._park_checkpoint(ids, step, now)
+        self._park_blocks(ids, stored, len(ids), now)
+
+    def _park_blocks(self, ids: Ids, stored: int, end: int, now: float) -> int:
+        """What is new of a chain up to `end` steps, or as much as there is room for; returns how far it is stored now."""
+        if stored >= end:
+            return stored
         grid, nbytes = self.budget.grid, self.budget.sizes.token * self.budget.grid
         parent = _key(ids[stored - 1]) if stored else ROOT
         anchor = self._tree.deepest_checkpoint(parent)
-        for index in range(stored, len(ids)):
-            spared = [(BLOCK, parent), *([(CHECKPOINT, anchor)] if anchor is not None else [])]
-            if not self._room(nbytes, spared):
-                return
-            id = _key(ids[index])
-            self._tree.add_block(id, parent, index * grid, (index + 1) * grid, Held(nbytes, True, now))
-            parent = id
+        spared = [(BLOCK, parent), *([(CHECKPOINT, anchor)] if anchor is not None else [])]
+        wanted = min(end - stored, self.budget.nbytes // nbytes)
+        self._room(wanted * nbytes, spared)
+        fitting = min(wanted, (self.budget.nbytes - self._tree.used) // nbytes)
+        new = [_key(id) for id in ids[stored : stored + fitting]]
+        self._tree.add_chain(new, parent, stored * grid, grid, lambda: Held(nbytes, True, now))
+        return stored + fitting
 
-    def _park_checkpoints(self, ids: Ids, steps: list[int], now: float) -> None:
-        for step in steps:
-            id = _key(ids[step - 1])
-            absent = self._tree.get(CHECKPOINT, id) is None and self._tree.get(BLOCK, id) is not None
-            if absent and self._room(self.budget.sizes.checkpoint, [(BLOCK, id)]):
-                self._tree.add_checkpoint(id, step * self.budget.grid, Held(self.budget.sizes.checkpoint, True, now))
+    def _park_checkpoint(self, ids: Ids, step: int, now: float) -> None:
+        id = _key(ids[step - 1])
+        absent = self._tree.get(CHECKPOINT, id) is None and self._tree.get(BLOCK, id) is not None
+        if absent and self._room(self.budget.sizes.checkpoint, [(BLOCK, id)]):
+            self._tree.add_checkpoint(id, step * self.budget.grid, Held(self.budget.sizes.checkpoint, True, now))
 
     def _room(self, nbytes: int, spared: list[tuple[EntryKind, bytes]]) -> bool:
         if nbytes > self.budget.nbytes:
@@ -116,19 +127,11 @@ class Budgeted:
 
     def _checkpoints(self, ids: Ids) -> list[tuple[int, bytes]]:
         """(steps, id) of the checkpoints held on a chain, ascending."""
-        found: list[tuple[int, bytes]] = []
-        stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, _key(ids[i])) is None)
-        at = self._tree.deepest_checkpoint(_key(ids[stored - 1])) if stored else None
-        while at is not None:
-            node = self._tree.node(at)
-            assert node is not None
-            found.append((node.position // self.budget.grid, at))
-            at = self._tree.deepest_checkpoint(node.parent) if node.parent is not None else None
-        return found[::-1]
+        nodes = self._tree.checkpoints_along(cast(Sequence[bytes], ids))
+        return [(node.position // self.budget.grid, node.id) for node in nodes]
 
-    def _judge(self, ids: Ids, curve: Curve, now: float) -> None:
+    def _judge(self, held: Sequence[tuple[int, bytes]], curve: Curve, now: float) -> None:
         """As habits.Habits does: the checkpoints that were there learn what their conversation can spare."""
-        held = self._checkpoints(ids)
         for (_, id), worth in zip(
             held, worths(curve, [step for step, _ in held], least=LEAST_TOKENS / self.budget.grid), strict=True
         ):
@@ -136,4 +139,5 @@ class Budgeted:
 
 
 def _key(id: Hashable) -> bytes:
-    return id if isinstance(id, bytes) else id.to_bytes(8, "little") if isinstance(id, int) else repr(id).encode()
+    """The tree compares ids and no more, so whatever names a block in a trace will do."""
+    return cast(bytes, id)

@@ -6,7 +6,7 @@ policy may break (pins, stored children) is the tier's business; pinned entries 
 
 from collections.abc import Sequence
 
-from kvcache.facts import EvictionFacts, EvictionKey
+from kvcache.facts import Evictable, EvictionKey
 from kvcache.placement import UnknownPolicy
 
 MARCONI_ALPHA = 1.0
@@ -22,17 +22,17 @@ def by_name(policy: str) -> EvictionKey:
         raise UnknownPolicy(policy, KEYS) from None
 
 
-def drop_order(policy: str, entries: Sequence[EvictionFacts]) -> list[int]:
+def drop_order(policy: str, entries: Sequence[Evictable]) -> list[int]:
     """Indices of `entries`, first to drop first; ties go to the longest unused. Raises UnknownPolicy."""
     scores = _marconi(entries) if policy == "marconi" else [by_name(policy)(entry) for entry in entries]
     return sorted(range(len(entries)), key=lambda i: (entries[i].pinned, scores[i], entries[i].last_used))
 
 
-def _saved(entry: EvictionFacts) -> float:
+def _saved(entry: Evictable) -> float:
     return entry.saved_tokens * (BACKED_SHARE if entry.backed else 1.0)
 
 
-def _marconi(entries: Sequence[EvictionFacts]) -> list[float | tuple[float, ...]]:
+def _marconi(entries: Sequence[Evictable]) -> list[float | tuple[float, ...]]:
     """S(n) = recency(n) + alpha * (compute saved per byte), both scaled to [0, 1] over the candidates.
 
     Source: Marconi (MLSys 2025, arXiv:2411.19379, section 4.3), re-made from the paper. Tokens to the checkpoint before
@@ -48,22 +48,22 @@ def _scaled(values: Sequence[float]) -> list[float]:
     return [(value - low) / (high - low) if high > low else 0.0 for value in values]
 
 
-def _lru(entry: EvictionFacts) -> float:
+def _lru(entry: Evictable) -> float:
     """The least recently used first."""
     return entry.last_used
 
 
-def _lfu(entry: EvictionFacts) -> tuple[float, ...]:
+def _lfu(entry: Evictable) -> tuple[float, ...]:
     """The least often used first, the longest unused of those."""
     return (entry.uses, entry.last_used)
 
 
-def _cost(entry: EvictionFacts) -> tuple[float, ...]:
+def _cost(entry: Evictable) -> tuple[float, ...]:
     """Uses * compute saved / bytes: GreedyDual-Size-Frequency without its ageing clock (Cherkasova, HPL-98-69)."""
     return ((entry.uses + 1) * _saved(entry) / entry.nbytes, entry.last_used)
 
 
-def _adaptive(entry: EvictionFacts) -> tuple[float, ...]:
+def _adaptive(entry: Evictable) -> tuple[float, ...]:
     """What its own conversation can spare (thinning.worths) first, whosesoever it is, then the least recently used."""
     return (min(entry.chance, 1.0), entry.last_used)
 

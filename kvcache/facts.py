@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class EntryKind(StrEnum):
@@ -33,5 +34,31 @@ class EvictionFacts:
     chance: float = 1.0  # below 1: its conversation can spare it, the lower the sooner (thinning.worths)
 
 
-EvictionKey = Callable[[EvictionFacts], float | tuple[float, ...]]
+class Evictable(Protocol):
+    """EvictionFacts as a policy reads them. A tier hands out views that find out only what is asked for: tokens saved take a
+    walk to the checkpoint before, which most policies never look at."""
+
+    @property
+    def kind(self) -> EntryKind: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def last_used(self) -> float: ...
+    @property
+    def uses(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def pinned(self) -> bool: ...
+    @property
+    def children(self) -> int: ...
+    @property
+    def saved_tokens(self) -> int: ...
+    @property
+    def backed(self) -> bool: ...
+    @property
+    def chance(self) -> float: ...
+
+
+EvictionKey = Callable[[Evictable], float | tuple[float, ...]]
 """Sort key: the entry with the smallest key is dropped first. A key must not fall when an entry is used again."""

@@ -1,6 +1,6 @@
 """The entries of one tier as a prefix tree, with the order in which they may be dropped. Holds no payload and does no I/O."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -55,6 +55,7 @@ class Tree:
         self._is_ordered = False  # the heap is filled when room is needed for the first time
         self._ticket = count()
         self._counts = {EntryKind.BLOCK: 0, EntryKind.CHECKPOINT: 0}
+        self._marked: set[bytes] = set()  # ids with a checkpoint
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -89,29 +90,54 @@ class Tree:
         self._count(EntryKind.BLOCK, held)
         self._offer(EntryKind.BLOCK, node)
 
+    def add_chain(self, ids: Sequence[bytes], parent: bytes, start: int, step: int, held: Callable[[], Held]) -> None:
+        """add_block for each of `ids`, all `step` tokens long, each on the one before: only the last can be dropped."""
+        nodes, above = self._nodes, self._node(parent, start)
+        for id in ids:
+            start += step
+            above.kids.append(id)
+            node = nodes.get(id)
+            if node is None:
+                node = nodes[id] = Node(id, start)
+            node.parent, node.block = above.id, held()
+            self.used += node.block.nbytes
+            above = node
+        self._counts[EntryKind.BLOCK] += len(ids)
+        if ids:
+            self._offer(EntryKind.BLOCK, above)
+
     def add_checkpoint(self, id: bytes, position: int, held: Held) -> None:
         """Adds a checkpoint that is not held yet; its block may be missing."""
         node = self._node(id, position)
         node.checkpoint = held
+        self._marked.add(id)
         self._count(EntryKind.CHECKPOINT, held)
         self._offer(EntryKind.CHECKPOINT, node)
 
     def drop(self, kind: EntryKind, id: bytes) -> Held | None:
         """Forgets an entry; returns what was known of it, None when it was not held. What stands on it stays."""
+        held, below = self._drop(kind, id)
+        if below is not None:
+            self._offer(EntryKind.BLOCK, below)
+        return held
+
+    def _drop(self, kind: EntryKind, id: bytes) -> tuple[Held | None, Node | None]:
+        """As drop; and the node with the block that it stood on, which may be dropped next."""
         node = self._nodes.get(id)
         held = _held(node, kind) if node else None
         if node is None or held is None:
-            return None
+            return None, None
         self.used -= held.nbytes
         self._counts[kind] -= 1
         if kind is EntryKind.CHECKPOINT:
             node.checkpoint = None
-            self._inherit(node, held)
+            self._marked.discard(id)
+            below = self._inherit(node, held)
         else:
             node.block = None
-            self._leave_parent(node, held)
+            below = self._leave_parent(node, held)
         self._tidy(node)
-        return held
+        return held, below
 
     def touch(self, kind: EntryKind, id: bytes, now: float) -> None:
         """Notes one use. Its stale, too small order in the heap is found out when it comes to the top."""
@@ -143,7 +169,8 @@ class Tree:
 
         Entries in `keep` stay. When nothing else is left the bytes may still not fit: compare `used` afterwards.
         """
-        spared, gone, aside = set(keep), [], []
+        spared, aside = set(keep), []
+        gone: list[Key] = []
         if self.used + need > budget and not self._is_ordered:
             self._is_ordered = True
             for kind, node, _ in self.all():
@@ -155,11 +182,26 @@ class Tree:
             if (kind, id) in spared:
                 aside.append((order, ticket, kind, id))
                 continue
-            self.drop(kind, id)
-            gone.append((kind, id))
+            self._drop_run(kind, id, budget - need, spared, gone)
         for entry in aside:
             heappush(self._heap, entry)
         return tuple(gone)
+
+    def _drop_run(self, kind: EntryKind, id: bytes, limit: int, spared: set[Key], gone: list[Key]) -> None:
+        """Drops an entry, and what it stood on as long as that is next in order anyway: most of a chain goes in one run, and its
+        blocks need no place in the heap."""
+        following: Key | None = (kind, id)
+        while following is not None:
+            _, below = self._drop(*following)
+            gone.append(following)
+            following = None
+            if below is not None and below.block is not None and not below.kids and below.checkpoint is None:
+                order = self._order(EntryKind.BLOCK, below, below.block)
+                last = self.used <= limit or (EntryKind.BLOCK, below.id) in spared
+                if last or (self._heap and self._heap[0][0] <= order):
+                    self._offer(EntryKind.BLOCK, below)
+                else:
+                    following = (EntryKind.BLOCK, below.id)
 
     def keys_under(self, id: bytes) -> tuple[Key, ...]:
         """What could be held at a prefix and at all that stands on it, children first."""
@@ -169,6 +211,10 @@ class Tree:
             found += [(EntryKind.BLOCK, at), (EntryKind.CHECKPOINT, at)]
             waiting += self.kids(at)
         return tuple(reversed(found))
+
+    def checkpoints_along(self, ids: Sequence[bytes]) -> list[Node]:
+        """The prefixes among `ids` whose checkpoint is held here, ascending by position."""
+        return sorted((self._nodes[id] for id in self._marked.intersection(ids)), key=lambda node: node.position)
 
     def deepest_checkpoint(self, id: bytes) -> bytes | None:
         """The last prefix at or before `id` on its chain whose checkpoint is held here."""
@@ -191,7 +237,7 @@ class Tree:
             position=node.position,
             pinned=held.pinned,
             children=len(node.kids),
-            saved_tokens=self._saved(kind, node),
+            saved_tokens=self.saved(kind, node),
             backed=self._backed(kind, id),
             chance=held.chance,
         )
@@ -206,26 +252,34 @@ class Tree:
         self.used += held.nbytes
         self._counts[kind] += 1
 
-    def _leave_parent(self, node: Node, held: Held) -> None:
+    def _leave_parent(self, node: Node, held: Held) -> Node | None:
         above = self._nodes.get(node.parent) if node.parent is not None else None
-        if above is not None:
-            above.kids.remove(node.id)
-            self._inherit(above, held)
-            self._tidy(above)
+        if above is None:
+            return None
+        above.kids.remove(node.id)
+        self._tidy(above)
+        return self._inherit(above, held)
 
-    def _inherit(self, node: Node, held: Held) -> None:
+    def _inherit(self, node: Node, held: Held) -> Node | None:
         """A block was in use whenever what stood on it was: so loads need to touch the end of a chain alone."""
-        if node.block is not None:
-            node.block.last_used = max(node.block.last_used, held.last_used)
-            node.block.uses = max(node.block.uses, held.uses)
-            self._offer(EntryKind.BLOCK, node)
+        block = node.block
+        if block is None:
+            return None
+        block.last_used = max(block.last_used, held.last_used)
+        block.uses = max(block.uses, held.uses)
+        return node
 
     def _tidy(self, node: Node) -> None:
         if node.block is None and node.checkpoint is None and not node.kids:
             self._nodes.pop(node.id, None)
 
-    def _saved(self, kind: EntryKind, node: Node) -> int:
-        """A leaf block under no checkpoint saves no decoding where checkpoints are needed; elsewhere its own tokens."""
+    def is_backed(self, kind: EntryKind, id: bytes) -> bool:
+        """Whether another tier holds it too."""
+        return self._backed(kind, id)
+
+    def saved(self, kind: EntryKind, node: Node) -> int:
+        """Tokens decoded again if the entry is lost. A leaf block under no checkpoint saves no decoding where checkpoints are
+        needed; elsewhere its own tokens."""
         if kind is EntryKind.BLOCK:
             above = self._nodes.get(node.parent) if node.parent is not None else None
             return 0 if self._needs_checkpoint else node.position - (above.position if above else 0)
@@ -233,8 +287,10 @@ class Tree:
         return node.position - (self._nodes[before].position if before is not None else 0)
 
     def _order(self, kind: EntryKind, node: Node, held: Held) -> Order:
-        key = self._key(self.facts(kind, node.id))
-        barren = self._needs_checkpoint and kind is EntryKind.BLOCK  # no checkpoint stands on what may be dropped: nothing is lost
+        key = self._key(_View(self, kind, node, held))
+        barren = (
+            self._needs_checkpoint and kind is EntryKind.BLOCK
+        )  # no checkpoint stands on what may be dropped: nothing is lost
         return (held.dirty, held.pinned, not held.fleeting, not barren, *(key if isinstance(key, tuple) else (key,)))
 
     def _offer(self, kind: EntryKind, node: Node) -> None:
@@ -265,6 +321,51 @@ class Tree:
             self._offer(kind, node)
             return False
         return True
+
+
+class _View:
+    """See Evictable: a held entry, as it is now."""
+
+    __slots__ = ("_held", "_node", "_tree", "kind")
+
+    def __init__(self, tree: Tree, kind: EntryKind, node: Node, held: Held) -> None:
+        self._tree, self.kind, self._node, self._held = tree, kind, node, held
+
+    @property
+    def nbytes(self) -> int:
+        return self._held.nbytes
+
+    @property
+    def last_used(self) -> float:
+        return self._held.last_used
+
+    @property
+    def uses(self) -> int:
+        return self._held.uses
+
+    @property
+    def pinned(self) -> bool:
+        return self._held.pinned
+
+    @property
+    def chance(self) -> float:
+        return self._held.chance
+
+    @property
+    def position(self) -> int:
+        return self._node.position
+
+    @property
+    def children(self) -> int:
+        return len(self._node.kids)
+
+    @property
+    def saved_tokens(self) -> int:
+        return self._tree.saved(self.kind, self._node)
+
+    @property
+    def backed(self) -> bool:
+        return self._tree.is_backed(self.kind, self._node.id)
 
 
 def _held(node: Node, kind: EntryKind) -> Held | None:

@@ -67,8 +67,14 @@ class Watch:
 
     def _forget(self, number: int, chain: _Chain) -> None:
         """Drops a chain's ids; what another chain shares of them passes on to that one, so that known ids have no gap."""
-        heir, shared = max(((n, common_steps(chain.ids, c.ids)) for n, c in self._chains.items()), key=lambda found: found[1])
-        self._owner.update(dict.fromkeys(chain.ids[:shared], heir))
-        for id in chain.ids[shared:]:
-            if self._owner.get(id) == number:
-                del self._owner[id]
+        owner, ids = self._owner, chain.ids
+        first = next((place for place, id in enumerate(ids) if owner.get(id) == number), len(ids))
+        here = ids[first] if first < len(ids) else None  # before it others own all; only who shares it can inherit more
+        heirs = [n for n, c in self._chains.items() if first < len(c.ids) and c.ids[first] == here]
+        heir, shared = max(
+            ((n, common_steps(ids, self._chains[n].ids)) for n in heirs), key=lambda found: found[1], default=(0, 0)
+        )
+        owner.update(dict.fromkeys(ids[first:shared], heir))
+        for id in ids[max(first, shared) :]:
+            if owner.get(id) == number:
+                del owner[id]

@@ -162,6 +162,21 @@ def test_a_replay_counts_what_can_be_counted_by_hand(tmp_path: Path) -> None:
     assert optima(opened, [1, 2]) == {1: (64, 410, True), 2: (0, 410, True)}
 
 
+def test_one_file_after_another_is_one_stretch_of_time(tmp_path: Path) -> None:
+    paths = [session(tmp_path, name) for name in ("a", "b")]
+    times = [turn.time for _, _, turn in Opened(paths, False, 1, 0, Reading()).turns()]
+    assert times == [0.0, 5.0, 9.0, 9.0, 14.0, 18.0]
+
+
+def test_without_a_terminal_progress_is_told_in_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.replay.TELL_EVERY", 0.0)
+    runner = Runner(Plan("newest", "newest", 1, None, ""), 0, Sizes(10, 1000))
+    replay(Opened([session(tmp_path)], False, 1, 0, Reading()), [runner])
+    assert "replaying: 100% of the traces read" in capsys.readouterr().err
+
+
 def test_a_byte_budget_is_never_exceeded_and_more_of_it_never_hurts_lru(tmp_path: Path) -> None:
     reread = []
     for budget in (60_000, 240_000, 10_000_000):
