@@ -196,12 +196,12 @@ class Placer:
             curve = self._habits.expect(match, length, [(kind, position) for position, kind, _ in anchors])
         kept = tuple(ref.position for ref in match.checkpoints)
         fill = turn.resume.fill if turn.resume else 0
-        prompt = PlacementFacts(length, start, grid, self.interval, anchors, curve=curve, kept=kept, fill=fill)
+        turn.tip = self._tip(turn, start)
+        prompt = PlacementFacts(length, start, grid, self.interval, anchors, curve=curve, kept=kept, fill=fill, tip=turn.tip)
         answer = PlacementFacts(length + turn.limit + 1, length, grid, self.interval)
         wanted = {p for facts in (prompt, answer) for p in placement.positions(self._config.placement, facts)}
         if length % grid == 0:
             wanted.add(length)  # where a strict follow-up will want to go on
-        turn.tip = self._tip(turn, start)
         turn.stops = tuple(sorted({*wanted, turn.tip} - {0}))
         for position, kind, pinned in anchors:
             at = position // grid * grid
@@ -217,8 +217,8 @@ class Placer:
         return at if turn.request.exact is Exact.APPEND and at > max(start, length // grid * grid) else 0
 
     def _fill(self) -> int:
-        """At most CUT_SHARE of the reading may go into batches that checkpoints cut off, as far as no return has to read more again
-        than the finest interval leaves to it anyway."""
+        """At most CUT_SHARE of the reading may go into batches that checkpoints cut off, as far as no return has to read more
+        again than the finest interval leaves to it anyway."""
         return min(placement.FINEST_INTERVAL, self._context.n_batch, int(self._meter.costs.batch / CUT_SHARE))
 
     def _find_interval(self) -> int:

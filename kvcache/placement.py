@@ -30,7 +30,8 @@ class PlacementFacts:
     `length`: tokens of the prompt. `start`: tokens already resident, where reading goes on. `grid`: tokens; positions are
     multiples of it. `interval`: tokens between regular checkpoints, 0 for none. `anchors`: in any order, off the grid or
     beyond the prompt as they come. `branches`: positions where earlier prompts left this one's chain, as far as known.
-    `fill`: a batch of fewer tokens is cut off by a checkpoint only where that matters; 0: cuts cost nothing.
+    `fill`: a batch of fewer tokens is cut off by a checkpoint only where that matters; 0: cuts cost nothing. `tip`: where the
+    slot is going to keep a state of its own off the grid, 0 for nowhere.
     For `adaptive`: `curve` is what watch.Watch.note returned for this prompt, `kept` are the stored checkpoints on its
     chain, `limit` is how many checkpoints of one conversation are worth their bytes, and `least` how many tokens one must
     be expected to save; without a curve it is `anchors`.
@@ -47,6 +48,7 @@ class PlacementFacts:
     limit: int = CORE
     least: int = LEAST_TOKENS
     fill: int = 0
+    tip: int = 0
 
 
 class UnknownPolicy(ValueError):
@@ -145,7 +147,15 @@ def _anchors(facts: PlacementFacts) -> Iterable[int]:
     """Anchors of the chat template, the regular interval between them, and the end; as many as `fill` lets."""
     firm = [position for position, kind, pinned in facts.anchors if pinned or kind in FIRM_KINDS]
     wanted = (*(position for position, _, _ in facts.anchors), *_interval(facts))
-    return _filled(facts, (*firm, *facts.branches, last_position(facts)), wanted)
+    places = _filled(facts, (*firm, *facts.branches, last_position(facts)), wanted)
+    return (place for place in places if not _is_spared(facts, place))
+
+
+def _is_spared(facts: PlacementFacts, place: int) -> bool:
+    """Whether the tip does for a cut that is right before it: where the reading goes on from off the grid, so that the cut would
+    give no canonical state, and a stored checkpoint is near enough for whoever has lost the slot."""
+    near = facts.tip - max((position for position in facts.kept if position <= place), default=0) <= facts.fill
+    return near and facts.start % facts.grid > 0 and place == _floor(facts.tip, facts.grid)
 
 
 def _filled(facts: PlacementFacts, firm: Iterable[int], wanted: Iterable[int]) -> Iterable[int]:
@@ -181,7 +191,7 @@ def _adaptive(facts: PlacementFacts) -> Iterable[int]:
     offered = spread(facts.curve, first, last, max(SPREAD, 4 * facts.limit))
     kept = [position // facts.grid for position in facts.kept]
     worth = thin(facts.curve, {*kept, *offered}, facts.limit, facts.least / facts.grid)
-    return (*(step * facts.grid for step in worth), *_anchors(facts))
+    return (*(step * facts.grid for step in worth if not _is_spared(facts, step * facts.grid)), *_anchors(facts))
 
 
 def _grid(facts: PlacementFacts) -> Iterable[int]:

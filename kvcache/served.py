@@ -151,7 +151,15 @@ class Replayed:
         curve = self._watch.note(ids, length, [(kind, at) for at, kind, _ in request.anchors]) if ids else None
         kept = tuple((step + 1) * grid for step, id in enumerate(ids) if id in self._checkpoints)
         prompt = PlacementFacts(
-            length, position, grid, self._interval, request.anchors, curve=curve, kept=kept, fill=request.fill
+            length,
+            position,
+            grid,
+            self._interval,
+            request.anchors,
+            curve=curve,
+            kept=kept,
+            fill=request.fill,
+            tip=request.tip(position, grid),
         )
         answer = PlacementFacts(length + request.limit + 1, length, grid, self._interval)
         wanted = {at for facts in (prompt, answer) for at in positions(self._placement, facts)}

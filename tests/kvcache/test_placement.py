@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,3 +139,19 @@ def test_with_fill_every_cut_is_one_without_and_the_reach_is_kept() -> None:
             assert set(some) <= set(every)
             for at in every:  # what was passed over is followed by a cut in the same batch
                 assert at in some or any(at < other <= at + fill for other in some)
+
+
+def test_a_tip_spares_the_cut_right_before_it_where_the_state_would_not_be_canonical_and_one_is_stored_near_by() -> None:
+    def last(**more: int | tuple[int, ...]) -> bool:
+        asked = {"start": 4723, "fill": 256, "tip": 4857, "kept": (4608, 4672), **more}
+        anchors = ((4719, "assistant_start", False), (4856, "last_user_end", True))
+        facts = PlacementFacts(4861, grid=64, interval=0, anchors=anchors, **asked)  # type: ignore[arg-type]
+        curved = replace(facts, curve=np.ones(76) / 76, least=0)
+        assert (4800 in positions("anchors", facts)) == (4800 in positions("adaptive", curved))
+        return 4800 in positions("anchors", facts)
+
+    assert not last()
+    assert last(start=4736)  # canonical
+    assert last(fill=0)  # batches are cheap
+    assert last(kept=(4480,)) and last(kept=())  # too far back for whoever has lost the slot
+    assert last(tip=0)
