@@ -1,6 +1,6 @@
 """OpenAI's routes: chat completions, completions, models. Thin: what is said is decided in turn.py, here it gets its form."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -76,17 +76,22 @@ async def streamed(runtime: Runtime, chunks: AsyncGenerator[dict[str, Any], None
 def chat_body(turn: Turn, said: list[Said]) -> dict[str, Any]:
     return {
         **head(turn, "chat.completion"),
-        "choices": [chat_choice(index, one) for index, one in enumerate(said)],
+        "choices": [chat_choice(index, one, wants_logprobs(turn)) for index, one in enumerate(said)],
         "usage": report.usage(ends(said)),
         **reports(turn, said),
     }
 
 
-def chat_choice(index: int, said: Said) -> dict[str, Any]:
+def wants_logprobs(turn: Turn) -> bool:
+    return turn.requests[0].logprobs is not None
+
+
+def chat_choice(index: int, said: Said, logprobs: bool) -> dict[str, Any]:
+    """`logprobs`: whether they were asked for; then even an answer without tokens has the object."""
     return {
         "index": index,
         "message": said.parsed.message(),
-        "logprobs": chat_logprobs(said.tokens),
+        "logprobs": chat_logprobs(said.tokens) or ({"content": [], "refusal": None} if logprobs else None),
         "finish_reason": said.end.finish,
     }
 
@@ -167,11 +172,17 @@ async def all_of(runtime: Runtime, turns: list[Turn]) -> list[list[Said]]:
     return [await whole(runtime.engine, turn) for turn in turns]
 
 
+NO_TEXT_LOGPROBS: Mapping[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
 def text_body(turns: list[Turn], said: list[list[Said]]) -> dict[str, Any]:
     choices = [(turn.echo, one) for turn, choices in zip(turns, said, strict=True) for one in choices]
+    bodies = [text_choice(index, echo + one.parsed.content, one.tokens, one.end) for index, (echo, one) in enumerate(choices)]
+    if wants_logprobs(turns[0]):
+        bodies = [body | {"logprobs": body["logprobs"] or NO_TEXT_LOGPROBS} for body in bodies]
     return {
         **head(turns[0], "text_completion"),
-        "choices": [text_choice(i, echo + one.parsed.content, one.tokens, one.end) for i, (echo, one) in enumerate(choices)],
+        "choices": bodies,
         "usage": report.total([report.usage(ends(choices)) for choices in said]),
         **reports(turns[0], said[0]),
     }

@@ -7,10 +7,11 @@ import openai
 import pytest
 from openai import OpenAI
 
+from engine import catalog
 from tests.e2e.serving import Server, words
 
 pytestmark = pytest.mark.e2e
-MODEL = "synthetic:tiny"
+MODEL = catalog.DEFAULT
 PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
 WEATHER = {
     "type": "function",

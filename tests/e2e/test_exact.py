@@ -11,6 +11,7 @@ pytestmark = pytest.mark.e2e
 STRICT: dict[str, Any] = {"exact": "strict", "logprobs": True, "top_logprobs": 5}
 PLAIN: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}  # so that an answer that is sent back is an append
 CONVERSATIONS = 100
+MODEL = "synthetic:tiny"
 
 
 def strict(server: Server, messages: list[Message], max_tokens: int = 6, **fields: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def edited(messages: list[Message], rng: random.Random) -> list[Message]:
 def test_a_hundred_random_conversations_with_edits_and_branches_equal_a_cold_server() -> None:
     rng = random.Random(1)
     known: list[list[Message]] = []
-    with serving() as warm, serving("--cache-ram", "0") as cold:
+    with serving(MODEL) as warm, serving(MODEL, "--cache-ram", "0") as cold:
         reused = 0
         for number in range(CONVERSATIONS):
             kind = rng.random()
@@ -56,7 +57,7 @@ def test_a_hundred_random_conversations_with_edits_and_branches_equal_a_cold_ser
 def test_two_sessions_with_one_system_prompt_and_different_secrets_never_meet() -> None:
     shared = system(words(2000, 40))
     secrets = {"a": "The word is KRONOS-77.", "b": "The word is PALLAS-31."}
-    with serving() as server:
+    with serving(MODEL) as server:
         alone = {name: logprobs(strict(server, [shared, user(text)], cache_prompt=False)) for name, text in secrets.items()}
         for turn in range(50):
             for name, text in secrets.items():
@@ -79,7 +80,7 @@ def test_a_cold_request_on_a_warm_server_reads_everything_and_says_the_same(serv
 def test_a_difference_right_at_a_checkpoint_uses_the_right_one(offset: int) -> None:
     rng = random.Random(7)
     tokens = [rng.randrange(300, 1500) for _ in range(700)]
-    with serving("--batch", "64") as server:
+    with serving(MODEL, "--batch", "64") as server:
         ask: dict[str, Any] = {"exact": "strict", "logprobs": 5}
         server.complete(tokens, 4, **ask)
         at = 512 + offset

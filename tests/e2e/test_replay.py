@@ -20,6 +20,7 @@ from tests.e2e.serving import Server, serving
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 REQUESTS = 216
 STARTS = 3
+MODEL = "synthetic:tiny"  # its vocabulary holds the token ids below
 
 
 def never(error: TraceError) -> None:
@@ -50,7 +51,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("replay")
     talk, rng, tokens = Conversation(random.Random(11), words=30), random.Random(12), list(range(320, 1000))
     for _ in range(STARTS):
-        options = ("--record", str(folder / "r.jsonl"), "--park-min-tokens", "0", "--threads", "1")
+        options = (MODEL, "--record", str(folder / "r.jsonl"), "--park-min-tokens", "0", "--threads", "1")
         with serving(*options, state=folder / "state") as server:
             speak(server, talk, rng, tokens, REQUESTS // STARTS)
             assert server.stop() == 0
@@ -98,7 +99,7 @@ def test_the_recording_replays_under_any_policy(recording: Path) -> None:
 def test_a_recording_with_hashes_says_nothing_of_the_tokens_but_keeps_their_prefixes(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     prompt = list(range(400, 600))
-    with serving("--record", str(path), "--record-hashes", "--threads", "1") as server:
+    with serving(MODEL, "--record", str(path), "--record-hashes", "--threads", "1") as server:
         for tail in ([700], [800], [700, 701]):
             server.complete(prompt + tail, max_tokens=0)
     first, second, third = (item for item in read_recording(path, never) if isinstance(item, Exchange))

@@ -79,7 +79,7 @@ def test_row_18_the_same_request_renders_the_same_bytes_in_every_process() -> No
 def test_row_20_two_prompts_that_end_right_at_checkpoints_both_finish() -> None:
     with serving("--parallel", "2", "--cache-ram", "2MiB") as server:
         for length in (64, 128, 512, 576, 1024):
-            tokens = [400 + at % 1000 for at in range(length)]
+            tokens = [300 + at % 700 for at in range(length)]
             for _ in range(3):
                 assert server.complete(tokens, 2)["usage"]["completion_tokens"] >= 1
 
@@ -102,12 +102,13 @@ def test_row_43_a_session_is_honoured_on_every_route(server: Server, route: str)
     assert name in {one["name"] for one in server.http.get("/cache").json()["sessions"]}
 
 
-def test_row_52_a_system_message_in_the_middle_keeps_what_stands_before_it(server: Server) -> None:
+def test_row_52_a_system_message_in_the_middle_keeps_what_stands_before_it() -> None:
     history = [system(words(400, 307)), user(words(300, 308)), assistant("Yes."), user("More.")]
-    server.chat(history)
-    body = server.chat([*history, assistant("Ok."), system("A reminder."), user("Go on.")])
-    assert body["usage"]["prompt_tokens_details"]["cached_tokens"] >= server.count(server.prompt(history[:2])) - 64 - 16
-    assert body["kvalet"]["notes"]
+    with serving("synthetic:tiny") as server:  # whose template refuses such a message, as Qwen's does
+        server.chat(history)
+        body = server.chat([*history, assistant("Ok."), system("A reminder."), user("Go on.")])
+        assert body["usage"]["prompt_tokens_details"]["cached_tokens"] >= server.count(server.prompt(history[:2])) - 64 - 16
+        assert body["kvalet"]["notes"]
 
 
 def test_row_53_what_replies_say_was_cached_is_what_the_engine_did_not_read(server: Server) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine import catalog
-from engine.catalog import models_folder, replacing, resolve
+from engine.catalog import DEFAULT, models_folder, replacing, resolve
 from engine.errors import ModelError
 
 SMALL = "synthetic:custom,layers=1,vocab=320"
@@ -26,7 +26,7 @@ def test_other_geometries_have_other_files(tmp_path: Path) -> None:
 
 
 def test_no_name_is_the_embedded_model(tmp_path: Path) -> None:
-    assert resolve(None, folder=tmp_path).name == "synthetic:tiny"
+    assert resolve(None, folder=tmp_path).name == DEFAULT
 
 
 def test_a_build_that_dies_leaves_nothing_behind(tmp_path: Path) -> None:

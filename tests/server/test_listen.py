@@ -7,7 +7,7 @@ from server.listen import bind
 
 
 def test_connections_send_at_once_and_do_not_wait_to_be_acknowledged() -> None:
-    """asyncio sets TCP_NODELAY only on sockets whose protocol is named; without it every answer on a kept connection is 40 ms late."""
+    """asyncio sets TCP_NODELAY only where a protocol is named; without it every answer on a kept connection is 40 ms late."""
 
     async def taken() -> int:
         found: asyncio.Queue[int] = asyncio.Queue()

@@ -204,6 +204,14 @@ def test_a_streamed_completion_joins_to_the_whole_one() -> None:
             assert "".join(chunk["text"] for chunk in chunks if chunk["index"] == index) == text
 
 
+def test_an_answer_without_a_token_has_the_logprobs_object_that_was_asked_for() -> None:
+    with serving(script=Answers("")) as client:
+        assert chat(client, logprobs=True, max_tokens=0)["choices"][0]["logprobs"] == {"content": [], "refusal": None}
+        assert chat(client, max_tokens=0)["choices"][0]["logprobs"] is None
+        body = client.post("/v1/completions", json={"prompt": "PROMPT", "max_tokens": 0, "logprobs": 2}).json()
+        assert body["choices"][0]["logprobs"] == {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
 def test_completion_logprobs_have_the_older_form() -> None:
     with serving(script=Answers("ab")) as client:
         body = client.post("/v1/completions", json={"prompt": "PROMPT", "temperature": 0, "logprobs": 2}).json()
