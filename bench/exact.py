@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from bench.live import loaded
-from bench.report import Column, Report, number, publish, size
+from bench.report import Bars, Column, Report, number, publish, size
 from engine import catalog
 from engine.config import ContextConfig
 from engine.errors import ModelError
@@ -58,7 +58,10 @@ def command(
         Column("park_ms", "park ms", number(1)),
         Column("restore_ms", "restore ms", number(1)),
     )
-    publish(Report("exactness", columns, rows, tuple(dict.fromkeys(notes))), json_path=json, plot_path=plot)
+    for row in rows:
+        row["name"] = f"{row['model']}, {row['kv']}, {row['slots']} slots, grid {row['grid']}"
+    bars = Bars("name", (("cold_ms", "read cold"), ("restore_ms", "restored")), "ms", log=True)
+    publish(Report("exactness", columns, rows, tuple(dict.fromkeys(notes)), bars), json_path=json, plot_path=plot)
 
 
 def audit(name: str, type_: str, slots: int, grids: list[int], tokens: int, threads: int) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from bench.environments import PeerMissing
 from bench.errors import BadOption, Unreachable
 from bench.peer_servers import PEERS, Kvalet, Peer, known_peers
-from bench.report import Column, Report, number, publish
+from bench.report import Bars, Column, Report, number, publish
 from bench.scenarios import Ask, Event, Scenario, scenarios
 from bench.servers import Setup
 from engine import catalog
@@ -155,7 +155,8 @@ def _report(results: Results, tail: dict[str, int], peers: Sequence[Peer], skipp
     columns = [Column("scenario", "scenario"), Column("prompt", "prompt", number()), Column("tail", "tail", number())]
     columns += [Column(f"{peer.name} shown", peer.name) for peer in peers]
     columns += [Column(f"{peer.name} ratio", f"ms / {peer.name}", number(2)) for peer in peers[1:]]
-    return Report("re-reading and time to first token", tuple(columns), rows, tuple(notes))
+    bars = Bars("scenario", tuple((f"{peer.name} read", peer.name) for peer in peers), "prompt tokens read")
+    return Report("re-reading and time to first token", tuple(columns), rows, tuple(notes), bars)
 
 
 def _rounds_of(results: Results) -> int:

@@ -45,6 +45,16 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar for each of `values` (key, what it is called) in every row, named by the row's `label`."""
+
+    label: str
+    values: tuple[tuple[str, str], ...]
+    unit: str
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The result of one command. `notes`: what a reader must know beside the numbers (what was skipped, or not measured)."""
 
@@ -52,7 +62,7 @@ class Report:
     columns: tuple[Column, ...]
     rows: list[Row]
     notes: tuple[str, ...] = ()
-    plot: Plot | None = None
+    plot: Plot | Bars | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -115,7 +125,9 @@ def provenance() -> dict[str, Any]:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes the report's plot as PNG; a report without one becomes a bar a row."""
+    """Writes the report's plot as PNG. Raises BadOption for a report that has none."""
+    if report.plot is None:
+        raise BadOption("--plot", f"there is no picture of {report.title!r}")
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and only needed here
     from matplotlib.figure import Figure
 
@@ -123,17 +135,32 @@ def draw(report: Report, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_title(report.title)
-    plot = report.plot
-    if plot is not None:
-        for name in dict.fromkeys(row[plot.group] for row in report.rows):
-            points = [(r[plot.x], r[plot.y]) for r in report.rows if r[plot.group] == name and r.get(plot.y) is not None]
-            axes.plot(*zip(*sorted(points), strict=True), marker="o", label=str(name)) if points else None
-        axes.set(xlabel=plot.x, ylabel=plot.y)
-        axes.set_xscale("log" if plot.log_x else "linear")
-        axes.set_yscale("log" if plot.log_y else "linear")
-        axes.grid(alpha=0.3)
+    _bars(axes, report.plot, report.rows) if isinstance(report.plot, Bars) else _lines(axes, report.plot, report.rows)
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
     figure.savefig(path, format="png")
+
+
+def _lines(axes: Any, plot: Plot, rows: Sequence[Row]) -> None:
+    for name in dict.fromkeys(row[plot.group] for row in rows):
+        points = [(r[plot.x], r[plot.y]) for r in rows if r[plot.group] == name and r.get(plot.y) is not None]
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=str(name)) if points else None
+    axes.set(xlabel=plot.x, ylabel=plot.y)
+    axes.set_xscale("log" if plot.log_x else "linear")
+    axes.set_yscale("log" if plot.log_y else "linear")
+
+
+def _bars(axes: Any, bars: Bars, rows: Sequence[Row]) -> None:
+    """Lying ones, the first row on top; a value that a row lacks leaves its place empty."""
+    high = 0.8 / len(bars.values)
+    for number_, (key, name) in enumerate(bars.values):
+        found = [(at + number_ * high, row[key]) for at, row in enumerate(rows) if row.get(key) is not None]
+        axes.barh([at for at, _ in found], [value for _, value in found], height=high, label=name)
+    axes.set_yticks([at + 0.4 - high / 2 for at in range(len(rows))], [str(row[bars.label]) for row in rows])
+    axes.invert_yaxis()
+    axes.set(xlabel=bars.unit)
+    axes.set_xscale("log" if bars.log else "linear")
 
 
 def _write(path: Path, option: str, write: Callable[[Path], object]) -> None:

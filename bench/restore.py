@@ -21,7 +21,7 @@ import typer
 
 from bench.errors import BadOption
 from bench.models import MODELS, sizes
-from bench.report import Column, Report, Row, number, publish
+from bench.report import Bars, Column, Report, Row, number, publish
 from engine.probe import prepare_environment
 from kvcache.chain import chain_ids, root_id
 from kvcache.config import GIB, CacheConfig
@@ -90,7 +90,8 @@ def command(
             rows += model_rows(model, Path(name), shape.tokens, rounds)
             rows += ttft_rows(model, Path(name), 4 if quick else rounds)
     notes = (f"entries as {like}: blocks of {shape.block:,} B, checkpoints of {shape.checkpoint:,} B; {shape.tokens:,} tokens",)
-    publish(Report("Parking and restoring", COLUMNS, rows, notes), json_path=json_path, plot_path=plot_path)
+    bars = Bars("what", (("ratio", "measured over what it is held against"),), "ratio")
+    publish(Report("Parking and restoring", COLUMNS, rows, notes, bars), json_path=json_path, plot_path=plot_path)
 
 
 def row(
