@@ -1,8 +1,10 @@
 """The command `kvalet-bench`: every command prints a table, writes JSON with --json and a picture with --plot."""
 
+import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from types import FrameType
 
 import typer
 
@@ -25,8 +27,13 @@ for _name in COMMANDS:
 app.add_typer(ledger.app, name="ledger")
 
 
+def leave(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main() -> None:
     """Entry point: one line on stderr and exit code 2 for what cannot be measured."""
+    signal.signal(signal.SIGTERM, leave)  # so that the servers that were started are ended, too
     matmul.preload()  # llama.cpp in this process computes as in the server; the OpenMP settings would leak into the peers
     try:
         app()
