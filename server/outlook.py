@@ -5,10 +5,12 @@ for, and the view after it is read before it is needed; otherwise both would wai
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from engine.errors import EngineStopped
 from engine.foresight import Kind, Prompt
 from engine.request import Exact
 from keeper.keeper import Keeper, refused
@@ -18,6 +20,8 @@ from server.foresight import PROBES, awaited, shared_prompt
 from server.runtime import Runtime
 from server.schemas import ChatRequest
 
+Result = TypeVar("Result")
+LOOK_SECONDS = 0.5
 NEWEST = 4  # messages of others that tell how long the next one may be
 
 
@@ -47,7 +51,7 @@ class Outlook:
         length = expected_length(self.body["messages"])
         one = awaited(self.reply.as_dict(), PROBES[0] * length)
         work = self.keeper.foresee(self.body, self.reply, one, self.session, complete)
-        found = asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        found = result_of(work, self.loop)
         if found is None:
             return None
         sent, cut = found
@@ -57,6 +61,17 @@ class Outlook:
         exact = Exact(request.exact or self.runtime.settings.exact)
         prompt = shared_prompt(self.runtime, request, messages, [*messages[:-1], last], exact)
         return None if prompt is None else (Kind.CUT if cut else Kind.ANTICIPATE, prompt)
+
+
+def result_of(work: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> Result:
+    """What `work` returns on a loop of another thread. Raises EngineStopped when the loop ends first: a server that is closing
+    waits for this thread, and nobody would run the work any more."""
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    while not future.done() and loop.is_running():
+        wait((future,), LOOK_SECONDS)
+    if not future.done():
+        raise EngineStopped("the server is closing")
+    return future.result()
 
 
 def expected_length(messages: list[dict[str, Any]]) -> int:
