@@ -1,7 +1,7 @@
 """The checkpoints that a simulated conversation holds under a count, and which of them stay. No payload, no bytes."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +34,11 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Change:
     """What a turn did: `common` steps with the conversation's last prompt; where the next may leave it (`curve`, where a policy
-    learns), and how likely that returns to a branch that was left (`back`)."""
+    learns), and how likely that returns to a branch that was left so many turns before it (`back`)."""
 
     common: int
     curve: Curve | None
-    back: float
+    back: Callable[[int], float]
 
 
 class Kept:
@@ -75,16 +75,16 @@ class Kept:
         if len(on) + len(off) <= self._limit:
             self.points = [*off, *on.values()]
         elif self._evict == "adaptive":
-            self.points = self._weighed(on, off, change)
+            self.points = self._weighed(on, off, now, change)
         elif self._evict in RULES:
             self.points = self._thinned(on, off, change.curve)
         else:
             self.points = self._ranked([*off, *(on[step] for step in sorted(on))])
 
-    def _weighed(self, on: dict[int, Point], off: list[Point], change: Change) -> list[Point]:
+    def _weighed(self, on: dict[int, Point], off: list[Point], now: int, change: Change) -> list[Point]:
         """Drops, on the present chain or on a branch that was left, what adds the fewest expected steps."""
         chain = Chain(np.zeros(1) if change.curve is None else change.curve, sorted(on))
-        spare = sorted(_branch_values(off, change.back), key=lambda item: (item[0], item[1].last_used, item[1].steps))
+        spare = sorted(_branch_values(off, now, change.back), key=lambda item: (item[0], item[1].last_used, item[1].steps))
         while len(chain) + len(spare) > self._limit:
             if spare and (not len(chain) or spare[0][0] < chain.least_loss()):
                 spare.pop(0)
@@ -115,20 +115,19 @@ def _left(point: Point, common: int, now: int) -> Point:
     return point
 
 
-def _branch_values(off: Iterable[Point], back: float) -> list[tuple[float, Point]]:
-    """Expected steps that points off the chain save. `back`: how likely the next prompt returns to any branch that was left.
-
-    The latest left is the likeliest, as j^-1.5 (sum 2.612); on a branch its last point counts, the others for a tenth.
+def _branch_values(off: Iterable[Point], now: int, back: Callable[[int], float]) -> list[tuple[float, Point]]:
+    """Expected steps that points off the chain save. `back`: how likely a prompt returns to a branch, by the turns since it was
+    left; on a branch its last point counts, the others for a tenth.
     """
     branches: dict[int, list[Point]] = defaultdict(list)
     for point in off:
         branches[point.left].append(point)
     found = []
-    for rank, left in enumerate(sorted(branches, reverse=True), 1):
+    for left in sorted(branches, reverse=True):
         points = sorted(branches[left], key=lambda point: point.steps)
         for number, point in enumerate(points):
             below = points[number - 1].steps if number else point.fork
-            chance = back * rank**-1.5 / 2.612 * (1.0 if point is points[-1] else 0.1)
+            chance = back(now + 1 - left) * (1.0 if point is points[-1] else 0.1)
             found.append((chance * (point.steps - below), point))
     return found
 

@@ -16,8 +16,9 @@ from kvcache.watch import Ids, Watch, common_steps
 
 KNOWN_IDS = 4_000_000
 CONVERSATIONS = 512
-RETURNS_PRIOR = (0.2, 20)
-"""(returns, turns) seen before anything was: one prompt in a hundred goes back to a branch that was left."""
+LEFT = 8
+"""Branches of a conversation that are watched for a return, the latest ones."""
+RETURN_PRIOR, RETURN_WEIGHT = 0.3, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,26 @@ class Known:
         return known
 
 
+class Returns:
+    """How likely a prompt goes back to a branch that its conversation left so many turns before: counted by age in octaves.
+
+    Most that come back do so at once (a side question, a title, a summary of the whole), so one rate for all ages keeps
+    branches too long or drops them too soon.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[float, float]] = {}
+
+    def note(self, age: int, returned: bool) -> None:
+        hits, seen = self._counts.get(age.bit_length(), (0.0, 0.0))
+        self._counts[age.bit_length()] = (hits + returned, seen + 1)
+
+    def __call__(self, age: int) -> float:
+        """As if RETURN_WEIGHT turns had been seen before, of which RETURN_PRIOR / age returned."""
+        hits, seen = self._counts.get(age.bit_length(), (0.0, 0.0))
+        return (hits + RETURN_WEIGHT * RETURN_PRIOR / age) / (seen + RETURN_WEIGHT)
+
+
 @dataclass(slots=True)
 class _Conversation:
     """What the simulator holds of a conversation: its last chain, where its prompts ended and branched, its checkpoints."""
@@ -102,6 +123,8 @@ class _Conversation:
     length: int = 0
     branches: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
+    turns: int = 0
+    left: tuple[tuple[int, Ids], ...] = ()  # the turns that left branches, and the chains that they left
 
 
 class Simulator:
@@ -122,7 +145,7 @@ class Simulator:
         self._remember = remember
         self._watch = Watch(policy.grid, rollbacks or Rollbacks(), remember)
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
-        self._now = self._returns = 0
+        self._returns = Returns()
 
     @property
     def held(self) -> int:
@@ -131,18 +154,16 @@ class Simulator:
 
     def turn(self, turn: Turn) -> Outcome:
         """Serves one request and keeps what the policy wants of it."""
-        self._now += 1
         grid = self.policy.grid
         known = self._known(turn.ids)
         conversation = self._conversation(turn.conversation)
         common, rollback = self._follow(conversation, turn)
-        self._returns += known > common and rollback is not None
+        now = conversation.turns
         usable = min(known, (turn.length - 1) // grid)
-        resumed = conversation.kept.resume(turn.ids, usable, self._now)
+        resumed = conversation.kept.resume(turn.ids, usable, now)
         curve = self._watch.note(turn.ids, turn.length, turn.marks) if self.policy.learns else None
         placed = self._positions(conversation, turn, resumed, curve)
-        back = (self._returns + RETURNS_PRIOR[0]) / (self._now + RETURNS_PRIOR[1])
-        conversation.kept.add(turn.ids, placed, self._now, Change(common, curve, back))
+        conversation.kept.add(turn.ids, placed, now, Change(common, curve, self._returns))
         return Outcome(turn.length, known * grid, resumed * grid, rollback)
 
     def _conversation(self, name: str) -> _Conversation:
@@ -160,9 +181,23 @@ class Simulator:
         rollback = (len(last.ids) - common) * grid if last.length else None
         if rollback:
             last.branches = (*(b for b in last.branches if b < common * grid), common * grid)
+        self._watch_left(last, turn.ids, common)
         last.ends = tuple(end for end in (*last.ends, last.length) if 0 < end < (common + 1) * grid)
         last.ids, last.length = turn.ids, turn.length
         return common, rollback
+
+    def _watch_left(self, conversation: _Conversation, ids: Ids, common: int) -> None:
+        """Notes which of the branches left before the prompt goes back to, and the one that it leaves now."""
+        conversation.turns += 1
+        now, last = conversation.turns, conversation.ids
+        shared = [common_steps(chain, ids) for _, chain in conversation.left]
+        back = max(shared, default=0)
+        for (left, _), steps in zip(conversation.left, shared, strict=True):
+            self._returns.note(now - left, steps == back > common)
+        stays = [one for one, steps in zip(conversation.left, shared, strict=True) if not steps == back > common]
+        if common < len(last):
+            stays.append((now, last))
+        conversation.left = tuple(stays[-LEFT:])
 
     def _positions(self, conversation: _Conversation, turn: Turn, resumed: int, curve: Curve | None) -> list[int]:
         grid, policy = self.policy.grid, self.policy

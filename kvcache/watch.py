@@ -11,6 +11,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from kvcache.adaptive import Curve, Rollbacks, Shape, shape_of
 
 TURN, BRANCH = "turn", "branch"
+TURNS = 2
+"""Ends of prompts that are landmarks, the latest: older ones are as unlikely as any place, and would share their weight."""
+
 Ids = Sequence[Hashable]
 
 
@@ -47,7 +50,7 @@ class Watch:
         branches: tuple[int, ...] = ()
         if before is not None:
             self.rollbacks.observe(before.shape, known * self._grid)
-            turns = tuple(t for t in (*before.turns, before.shape.length) if t <= known * self._grid)
+            turns = tuple(t for t in (*before.turns, before.shape.length) if t // self._grid <= known)[-TURNS:]
             branches = before.branches
             if known < len(before.ids):
                 branches = (*(b for b in branches if b < known * self._grid), known * self._grid)

@@ -208,3 +208,17 @@ def test_adaptive_placement_wants_nothing_where_a_kept_checkpoint_serves_as_well
     assert 37 * GRID not in positions(
         "adaptive", PlacementFacts(6401, 38 * GRID, GRID, 0, curve=near.curve, kept=(37 * GRID,), limit=1)
     )
+
+
+def test_prompts_end_where_they_end_and_not_on_the_grid() -> None:
+    """An agent that goes back to the end of the prompt before last again and again teaches that."""
+    rollbacks = Rollbacks()
+    watch = Watch(64, rollbacks)
+    for talk in range(12):
+        ids = [(talk, step) for step in range(100)]
+        for steps in (40, 60, 80):
+            watch.note(ids[:steps], steps * 64 + 17)
+        back = [*ids[:60], *((talk, "other", step) for step in range(30))]
+        curve = watch.note(back, len(back) * 64 + 17)
+        assert curve.sum() == pytest.approx(1.0)
+    assert rollbacks.weights["turn"] > 5

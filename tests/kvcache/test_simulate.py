@@ -10,7 +10,7 @@ from kvcache.adaptive import Rollbacks
 from kvcache.eviction import POLICIES as ORDERS
 from kvcache.kept import RULES
 from kvcache.placement import UnknownPolicy
-from kvcache.simulate import Known, Outcome, Policy, Simulator, Turn
+from kvcache.simulate import Known, Outcome, Policy, Returns, Simulator, Turn
 from kvcache.thinning import THINNERS
 
 GRID = 64
@@ -140,3 +140,25 @@ def test_an_unknown_policy_is_named_before_anything_is_replayed() -> None:
         Simulator(Policy("magic", "lru", 4, GRID))
     with pytest.raises(UnknownPolicy):
         Simulator(Policy("newest", "magic", 4, GRID))
+
+
+def test_returns_are_counted_by_how_long_ago_a_branch_was_left() -> None:
+    returns = Returns()
+    assert returns(1) > returns(2) > returns(8) > 0
+    for _ in range(50):
+        returns.note(1, True)
+        returns.note(5, False)
+    assert returns(1) > 0.9 and returns(5) < 0.02
+
+
+def test_a_conversation_that_alternates_keeps_both_of_its_branches() -> None:
+    """A long prompt and a side question in turn, as some agents have it: after the first time neither is read again."""
+    simulator = Simulator(Policy("adaptive", "adaptive", 8, 64))
+    long, side = list(range(100)), [*range(20), *range(1000, 1020)]
+    reread = []
+    for turn in range(20):
+        long.append(2000 + turn)
+        reread.append(simulator.turn(Turn("c", len(long) * 64 + 1, list(long))).reread)
+        side.append(3000 + turn)
+        reread.append(simulator.turn(Turn("c", len(side) * 64 + 1, list(side))).reread)
+    assert sum(reread[2:]) == 0, reread
