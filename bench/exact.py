@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from bench.live import loaded
-from bench.report import Bars, Column, Report, number, publish, size
+from bench.report import Column, Plot, Report, number, publish, size
 from engine import catalog
 from engine.config import ContextConfig
 from engine.errors import ModelError
@@ -24,7 +24,7 @@ def command(
     kv: Annotated[list[str] | None, typer.Option(help="Number type of K and V: f16, f32, bf16, q8_0; may be repeated.")] = None,
     grid: Annotated[list[int] | None, typer.Option(min=1, help="A grid in tokens; may be repeated.")] = None,
     slots: Annotated[list[int] | None, typer.Option(min=1, help="Slots of the context; may be repeated.")] = None,
-    tokens: Annotated[int, typer.Option(min=128, help="Length of the prompt.")] = 1000,
+    tokens: Annotated[int, typer.Option(min=128, help="Length of the prompt.")] = 320,
     threads: Annotated[int, typer.Option(min=1)] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="The embedded model, one grid, a short prompt: seconds.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write all numbers as JSON here.")] = None,
@@ -59,9 +59,9 @@ def command(
         Column("restore_ms", "restore ms", number(1)),
     )
     for row in rows:
-        row["name"] = f"{row['model']}, {row['kv']}, {row['slots']} slots, grid {row['grid']}"
-    bars = Bars("name", (("cold_ms", "read cold"), ("restore_ms", "restored")), "ms", log=True)
-    publish(Report("exactness", columns, rows, tuple(dict.fromkeys(notes)), bars), json_path=json, plot_path=plot)
+        row["name"] = f"{row['model']}, {row['kv']}, {row['slots']} slots"
+    lines = Plot("grid", "restore_ms", "name", log_x=True, log_y=True)
+    publish(Report("exactness", columns, rows, tuple(dict.fromkeys(notes)), lines), json_path=json, plot_path=plot)
 
 
 def audit(name: str, type_: str, slots: int, grids: list[int], tokens: int, threads: int) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ def command(
     strategy: Annotated[list[str] | None, typer.Option(help="How the window is managed. May be repeated.")] = None,
     tokens: Annotated[int, typer.Option(help="Length of the stream, questions and answers included.", min=100)] = 20_000,
     window: Annotated[int, typer.Option(help="Tokens the model may see.", min=640)] = 1024,
-    seeds: Annotated[int, typer.Option(help="Streams, from seed 0 on.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Streams, from seed 0 on.", min=1)] = 1,
     model: Annotated[str, typer.Option(help="The model; another than the ledger's needs its texts to be of use.")] = "ledger",
     threads: Annotated[int, typer.Option(help="0: as many as there are cores.", min=0)] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="One short stream, two strategies: seconds.")] = False,

@@ -36,7 +36,7 @@ def command(
         list[int] | None, typer.Option(min=1, help="Tokens between the edit and the end; may be repeated.")
     ] = None,
     interval: Annotated[int, typer.Option(min=0, help="Tokens between regular checkpoints; 0: as the server derives it.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, help="Medians over so many.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Medians over so many.")] = 2,
     threads: Annotated[int, typer.Option(min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Of the random prompts.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="One short prompt, one round: seconds.")] = False,
