@@ -81,9 +81,7 @@ def test_a_server_without_a_keeper_says_so() -> None:
         assert "kvalet_keeper" not in client.get("/metrics").text
 
 
-@pytest.mark.parametrize(
-    ("given", "option"), [({"window": 99_999}, "--window"), ({"keeper": "sliding"}, "--keeper"), ({"window": 9}, "--window")]
-)
+@pytest.mark.parametrize(("given", "option"), [({"window": 99_999}, "--window"), ({"window": 9}, "--window")])
 def test_settings_that_cannot_be_used_are_named(tmp_path: Path, given: dict[str, Any], option: str) -> None:
     made = runtime(**options(tmp_path, **given))
     try:
