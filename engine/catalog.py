@@ -18,7 +18,7 @@ from tempfile import mkstemp
 from engine import synthetic
 from engine.errors import ModelError
 
-DEFAULT = "synthetic:tiny"
+DEFAULT = "ledger"
 LEDGER = Path(__file__).with_name("models") / "ledger.gguf"
 COPY_BYTES = 1 << 20
 ABANDONED = 3600.0  # seconds without a write after which a half-made file is nobody's

@@ -38,7 +38,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     model: str | None = option(
-        None, "A .gguf file or a name (synthetic:tiny, synthetic:0.8b, smollm2). None given: the embedded model.", MODEL
+        None,
+        "A .gguf file or a name (ledger, synthetic:tiny, synthetic:0.8b, smollm2). None given: ledger, the embedded model.",
+        MODEL,
     )
     alias: tuple[str, ...] = option((), "Another name for the model in the API; may be repeated.", MODEL)
     chat_template: Place | None = option(None, "A Jinja file to use instead of the GGUF's own chat template.", MODEL)
