@@ -142,14 +142,33 @@ class BatchWriter:
         now = self._clock()
         nbytes = sum(entry_cost(header.file_bytes) for header in headers)
         with self._mirror.transaction() as txn:
+            put: set[bytes] = set()
             for item, header in zip(fitting, headers, strict=True):
                 if not self._mirror.folder.files.path(header.kind, header.fingerprint, header.id).exists():
                     continue  # another process had stored it too, and evicted it between our rename and now
+                if not self._has_base(item, put):
+                    self._abandon(header)
+                    continue
+                put |= {header.id} if item.kind is BLOCK else set()
                 row = row_of(header, last_used=now, pinned=item.pinned, chance=item.chance, session=item.session)
                 txn.put(row, header.packed)
             txn.reserve(self._mirror.folder.files.token, 0)
             txn.count_written(now, nbytes)
         self.written += nbytes
+
+    def _has_base(self, item: Outgoing, put: set[bytes]) -> bool:
+        """Whether what it stands on is still there: another process may have evicted it since _choose looked."""
+        base = item.entry.parent if isinstance(item.entry, Block) else item.entry.id
+        with self._mirror.lock:
+            return _starts(item) or base in put or self._mirror.tree.get(BLOCK, self._fingerprint + base) is not None
+
+    def _abandon(self, header: Header) -> None:
+        """Takes the file of an entry that leads nowhere away again, unless somebody else has stored the same."""
+        self.refused += 1
+        with self._mirror.lock:
+            is_theirs = self._mirror.tree.get(header.kind, header.fingerprint + header.id) is not None
+        if not is_theirs:
+            self._mirror.folder.files.remove(header.kind, header.fingerprint, header.id)
 
 
 def _starts(item: Outgoing) -> bool:

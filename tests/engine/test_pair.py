@@ -106,7 +106,7 @@ def test_the_view_after_a_cut_is_ready_when_it_is_needed_however_late() -> None:
         pair.ask(prompt, 20)
         done = pair.ask([*view, *text(30, 9)], 20)
         assert done.timings.prompt_n <= 30 + 64
-        assert pair.pair.pair_stats().background.fate.used == {Kind.CUT: 640}
+        until(lambda: pair.pair.pair_stats().background.fate.used == {Kind.CUT: 640})  # told after the answer, on another thread
 
 
 def test_checkpoints_that_placement_wants_and_that_are_gone_are_made_again() -> None:
