@@ -12,6 +12,7 @@ from kvcache.tree import Held, Key
 from kvcache.writer import Writer
 
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
+_LITTLE = 16 << 20  # bytes that are written at once, as they take nothing measurable from a prompt: so a small model loses least
 _HELD_SHARE = 4  # of the RAM budget: one part may wait unwritten for the sake of a prompt; a fuller tier would evict it unwritten
 
 
@@ -29,7 +30,7 @@ class Parking:
         self._min_tokens = min_tokens
         self._is_transit = is_transit
         most_held = 0 if is_transit else ram.budget // _HELD_SHARE
-        self._writer = Writer(self._write, disk.housekeeping, most_held=most_held)
+        self._writer = Writer(self._write, disk.housekeeping, least_held=_LITTLE, most_held=most_held)
 
     def offer_all(self) -> None:
         """Offers everything RAM holds: what was parked before the disk tier was open."""

@@ -18,7 +18,7 @@ class Writer:
 
     `write` gets at most 32 keys at a time, in the order they came; `idle` is called when nothing came for a while. What
     they raise is logged, and the thread goes on. While somebody holds it, it waits: at most `hold_seconds` after a key came
-    to an empty queue, and not at all while more than `most_held` bytes are queued.
+    to an empty queue, and not at all while less than `least_held` or more than `most_held` bytes are queued.
     """
 
     def __init__(
@@ -26,11 +26,13 @@ class Writer:
         write: Callable[[Sequence[Key]], None],
         idle: Callable[[], None],
         *,
+        least_held: int = 0,
         most_held: int = 0,
         hold_seconds: float = HOLD_SECONDS,
     ) -> None:
         self._write = write
         self._idle = idle
+        self._least_held = least_held
         self._most_held = most_held
         self._hold_seconds = hold_seconds
         self._changed = Condition()
@@ -108,5 +110,5 @@ class Writer:
             return batch
 
     def _is_held(self) -> bool:
-        urgent = self._closing or self._flushing or self._queued_bytes > self._most_held
-        return bool(self._queue and self._holders and not urgent)
+        may_wait = self._least_held <= self._queued_bytes <= self._most_held and not self._closing and not self._flushing
+        return bool(self._queue and self._holders and may_wait)

@@ -120,6 +120,19 @@ def test_more_bytes_than_may_wait_are_written_at_once() -> None:
     writer.close()
 
 
+def test_what_is_little_is_written_though_it_is_held() -> None:
+    write = Recorder()
+    writer = Writer(write, lambda: None, least_held=50, most_held=100, hold_seconds=3600)
+    writer.hold("a", True)
+    writer.put(key(0), 60)
+    assert not write.came.wait(0.05)
+    writer.flush()
+    write.came.clear()
+    writer.put(key(1), 40)
+    assert write.came.wait(10)
+    writer.close()
+
+
 def test_a_hold_ends_by_itself() -> None:
     write = Recorder()
     writer = Writer(write, lambda: None, most_held=100, hold_seconds=0.01)
