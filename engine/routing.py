@@ -40,24 +40,23 @@ def route(quotes: Sequence[Quote], *, shared: bool) -> int:
     return min(range(len(quotes)), key=rank)
 
 
-def estimate(ask: Ask, slots: Iterable[Slot], tokens: list[int], match: Match, costs: Costs, session: str | None = None) -> float:
+def estimate(ask: Ask, slots: Iterable[Slot], tokens: list[int], match: Match, costs: Costs) -> float:
     """Milliseconds until an engine with these slots has read the prompt, as if all of them were idle (resume.choose)."""
     held = list(slots)
-    lives = [live_of(slot, common_prefix(slot.tokens, tokens), ask.grid, session) for slot in held]
+    lives = [live_of(slot, common_prefix(slot.tokens, tokens)) for slot in held]
     taken = victim(held)
     return choose(ask, lives, 0 if taken is None else taken, match, costs).ms
 
 
-def live_of(slot: Slot, common: int, grid: int, session: str | None) -> Live:
+def live_of(slot: Slot, common: int) -> Live:
     """A slot as the choice sees it; it may change meanwhile, which makes an estimate wrong and nothing else."""
-    tip, same = slot.tip, session is not None and slot.session == session
+    tip = slot.tip
     return Live(
         slot.index,
         slot.length,
         common,
         min(slot.canonical, slot.length),
         idle=True,
-        own=same or (slot.prompt > 0 and common >= min(slot.prompt, slot.length) - grid),
         usable=not slot.restoring,
         tip=tip.position if tip else 0,
         tip_bytes=tip.nbytes if tip else 0,
