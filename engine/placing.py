@@ -10,7 +10,7 @@ from engine.costs import CostMeter
 from engine.errors import StateRefused
 from engine.request import Exact, Resume
 from engine.restoring import CutRefused, Restorer
-from engine.resume import Ask, Live, Plan, Situation, choose, describe, load_of, source_of, worth_waiting
+from engine.resume import Ask, Live, Plan, Situation, choose, describe, live_of, load_of, source_of, worth_waiting
 from engine.slots import Slot, SlotTable, common_prefix, victim
 from engine.turn import Phase, Turn
 from kvcache import placement
@@ -139,20 +139,14 @@ class Placer:
     def _live(self, slot: Slot, turn: Turn, common: int, refused: Collection[int]) -> Live:
         same = slot.session is not None and slot.session == turn.request.session
         goes_on = slot.prompt > 0 and common >= min(slot.prompt, slot.length) - self._slots.grid
-        return Live(
-            slot.index,
-            slot.length,
+        mine = slot is turn.slot
+        return live_of(
+            slot,
             common,
-            slot.canonical,
-            idle=not slot.busy or slot is turn.slot,
+            idle=not slot.busy or mine,
+            usable=not mine,
             own=same or goes_on,
-            usable=not slot.restoring and slot is not turn.slot,
             cuts=slot.index not in refused,
-            tip=slot.tip.position if slot.tip else 0,
-            tip_bytes=slot.tip.nbytes if slot.tip else 0,
-            ending=slot.ending.position if slot.ending else 0,
-            ending_bytes=slot.ending.nbytes if slot.ending else 0,
-            ending_canonical=slot.ending is not None and slot.ending.canonical,
         )
 
     def _victim(self, turn: Turn) -> int:

@@ -29,8 +29,6 @@ _WRONG_NUMBERS = 3  # the child's exit status; 1 is Python's own, for an excepti
 _FLAGS_LINES = ("model name", "flags", "Features", "CPU part")  # of /proc/cpuinfo, x86 and ARM
 _SIBLINGS = Path("/sys/devices/system/cpu")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
-
 SPIN = "300"  # iterations; three engines of two threads on two cores lose nothing by it, 20,000 would stall them
 
 

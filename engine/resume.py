@@ -12,6 +12,7 @@ from itertools import accumulate
 from engine.context import StateKind
 from engine.costs import Costs
 from engine.request import Source
+from engine.slots import Slot
 from kvcache.entry import CheckpointRef, Match, Tier
 
 PARKED_LOSS = 0.02  # what dropping a live token costs against reading it, when the tiers hold it (restores are > 50x faster)
@@ -52,6 +53,26 @@ class Live:
     ending: int = 0
     ending_bytes: int = 0
     ending_canonical: bool = False
+
+
+def live_of(slot: Slot, common: int, *, idle: bool = True, usable: bool = True, own: bool = False, cuts: bool = True) -> Live:
+    """A slot as it is now, `common` of whose tokens lead the prompt; what only its engine knows of it is said besides."""
+    tip, ending = slot.tip, slot.ending
+    return Live(
+        slot.index,
+        slot.length,
+        common,
+        min(slot.canonical, slot.length),
+        idle=idle,
+        own=own,
+        usable=usable and not slot.restoring,
+        cuts=cuts,
+        tip=tip.position if tip else 0,
+        tip_bytes=tip.nbytes if tip else 0,
+        ending=ending.position if ending else 0,
+        ending_bytes=ending.nbytes if ending else 0,
+        ending_canonical=ending is not None and ending.canonical,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.costs import Costs
-from engine.resume import Ask, Live, choose
+from engine.resume import Ask, choose, live_of
 from engine.slots import Slot, common_prefix, victim
 from kvcache.entry import Match
 
@@ -41,26 +41,12 @@ def route(quotes: Sequence[Quote], *, shared: bool) -> int:
 
 
 def estimate(ask: Ask, slots: Iterable[Slot], tokens: list[int], match: Match, costs: Costs) -> float:
-    """Milliseconds until an engine with these slots has read the prompt, as if all of them were idle (resume.choose)."""
+    """Milliseconds until an engine with these slots has read the prompt, as if all of them were idle (resume.choose). They may
+    change meanwhile, which makes an estimate wrong and nothing else."""
     held = list(slots)
     lives = [live_of(slot, common_prefix(slot.tokens, tokens)) for slot in held]
     taken = victim(held)
     return choose(ask, lives, 0 if taken is None else taken, match, costs).ms
-
-
-def live_of(slot: Slot, common: int) -> Live:
-    """A slot as the choice sees it; it may change meanwhile, which makes an estimate wrong and nothing else."""
-    tip = slot.tip
-    return Live(
-        slot.index,
-        slot.length,
-        common,
-        min(slot.canonical, slot.length),
-        idle=True,
-        usable=not slot.restoring,
-        tip=tip.position if tip else 0,
-        tip_bytes=tip.nbytes if tip else 0,
-    )
 
 
 def room(quotes: Sequence[Quote], home: int, *, shared: bool) -> int | None:

@@ -100,8 +100,7 @@ class BatchWriter:
         stored = {item.entry.id for item in wanted if item.kind is BLOCK}
         need = 0
         for item in wanted:
-            base = item.entry.parent if isinstance(item.entry, Block) else item.entry.id
-            has_base = base in stored or tree.get(BLOCK, prefix + base) is not None or _starts(item)
+            base, has_base = _base(item), self._has_base(item, stored)
             if has_base and need + item.most_bytes <= room:
                 keep |= {(BLOCK, prefix + base), (item.kind, prefix + item.entry.id)}
                 gone += tree.make_room(need + item.most_bytes, room, keep)
@@ -146,7 +145,9 @@ class BatchWriter:
             for item, header in zip(fitting, headers, strict=True):
                 if not self._mirror.folder.files.path(header.kind, header.fingerprint, header.id).exists():
                     continue  # another process had stored it too, and evicted it between our rename and now
-                if not self._has_base(item, put):
+                with self._mirror.lock:
+                    has_base = self._has_base(item, put)
+                if not has_base:  # another process has evicted it since _choose looked
                     self._abandon(header)
                     continue
                 put |= {header.id} if item.kind is BLOCK else set()
@@ -156,11 +157,10 @@ class BatchWriter:
             txn.count_written(now, nbytes)
         self.written += nbytes
 
-    def _has_base(self, item: Outgoing, put: set[bytes]) -> bool:
-        """Whether what it stands on is still there: another process may have evicted it since _choose looked."""
-        base = item.entry.parent if isinstance(item.entry, Block) else item.entry.id
-        with self._mirror.lock:
-            return _starts(item) or base in put or self._mirror.tree.get(BLOCK, self._fingerprint + base) is not None
+    def _has_base(self, item: Outgoing, among: set[bytes]) -> bool:
+        """Whether the block that it stands on is stored, or one of `among`; nothing is before the first block."""
+        base, starts = _base(item), isinstance(item.entry, Block) and item.entry.start == 0
+        return starts or base in among or self._mirror.tree.get(BLOCK, self._fingerprint + base) is not None
 
     def _abandon(self, header: Header) -> None:
         """Takes the file of an entry that leads nowhere away again, unless somebody else has stored the same."""
@@ -171,5 +171,6 @@ class BatchWriter:
             self._mirror.folder.files.remove(header.kind, header.fingerprint, header.id)
 
 
-def _starts(item: Outgoing) -> bool:
-    return isinstance(item.entry, Block) and item.entry.start == 0
+def _base(item: Outgoing) -> bytes:
+    """The id of the block that an entry stands on."""
+    return item.entry.parent if isinstance(item.entry, Block) else item.entry.id

@@ -257,8 +257,8 @@ class Store:
         return admin.verify(self._disk.folder, fix=fix)
 
     def hold_writes(self, who: Hashable, on: bool) -> None:
-        """Asks that writing to disk waits while `who` reads a prompt somebody waits for: ten seconds at most, and only while
-        RAM has room for what waits. Without a disk tier nothing happens."""
+        """Asks that writing to disk waits while `who` reads a prompt somebody waits for: ten seconds at most, where it
+        is more than a little, and only while RAM has room for what waits. Without a disk tier nothing happens."""
         if self._parking is not None:
             self._parking.hold(who, on)
 

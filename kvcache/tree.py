@@ -1,7 +1,7 @@
 """The entries of one tier as a prefix tree, with the order in which they may be dropped. Holds no payload and does no I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -229,18 +229,8 @@ class Tree:
         held = _held(node, kind)
         if held is None:
             raise KeyError(id)
-        return EvictionFacts(
-            kind=kind,
-            nbytes=held.nbytes,
-            last_used=held.last_used,
-            uses=held.uses,
-            position=node.position,
-            pinned=held.pinned,
-            children=len(node.kids),
-            saved_tokens=self.saved(kind, node),
-            backed=self._backed(kind, id),
-            chance=held.chance,
-        )
+        view = _View(self, kind, node, held)
+        return EvictionFacts(**{each.name: getattr(view, each.name) for each in fields(EvictionFacts)})
 
     def _node(self, id: bytes, position: int) -> Node:
         node = self._nodes.get(id)

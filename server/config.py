@@ -1,7 +1,7 @@
 """Settings of `kvalet serve`: one table of options that the command line and the TOML file share by construction."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -170,19 +170,16 @@ def checked(settings: Settings) -> Settings:
         raise ConfigError(f"--batch {settings.batch} is not a multiple of --grid {settings.grid}")
     if not settings.flash_attn and settings.cache_type_v not in ("f32", "f16", "bf16"):
         raise ConfigError(f"--cache-type-v {settings.cache_type_v} needs --flash-attn")
-    try:
-        layout(settings.devices, settings.background_slots)
-    except ValueError as error:
-        raise ConfigError(f"--devices {settings.devices}: {error}") from error
-    try:
-        budget(settings.background_budget)
-    except ValueError as error:
-        raise ConfigError(f"--background-budget {settings.background_budget}: {error}") from error
-    if settings.keeper is not None:
+    checks: dict[str, Callable[[], object]] = {
+        "devices": lambda: layout(settings.devices, settings.background_slots),
+        "background_budget": lambda: budget(settings.background_budget),
+        "keeper": lambda: None if settings.keeper is None else registry.make(settings.keeper),
+    }
+    for name, check in checks.items():
         try:
-            registry.make(settings.keeper)
-        except UnknownStrategy as error:
-            raise ConfigError(f"--keeper {settings.keeper}: {error}") from error
+            check()
+        except (ValueError, UnknownStrategy) as error:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(settings, name)}: {error}") from error
     for name in ("window", "archive", "thinking_effort"):
         if getattr(settings, name) and settings.keeper is None:
             raise ConfigError(f"--{name.replace('_', '-')} needs --keeper")
