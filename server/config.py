@@ -18,9 +18,16 @@ class ConfigError(Exception):
     """An option, or the TOML file, cannot be used; the message names the option and says what is allowed."""
 
 
+def not_empty(path: Any) -> Any:
+    """Raises ValueError for "", which would be the working folder; nobody means that."""
+    if path == "":
+        raise ValueError("a path is needed, and this is empty")
+    return path
+
+
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 Text = Annotated[str, BeforeValidator(str)]
-Place = Annotated[Path, BeforeValidator(lambda given: given or None)]  # "" would be the working folder, which nobody means
+Place = Annotated[Path, BeforeValidator(not_empty)]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 

@@ -33,9 +33,9 @@ def _rows(score: Score) -> list[Row]:
             "kind": kind,
             "right": score.right[kind],
             "asked": score.asked[kind],
-            "share": score.share(kind),
+            "share": score.share(kind) if score.asked[kind] else None,
             "bar": score.size.bars[kind],
-            "met": "yes" if score.share(kind) >= score.size.bars[kind] else "no",
+            "met": ("yes" if score.share(kind) >= score.size.bars[kind] else "no") if score.asked[kind] else None,
         }
         for kind in KINDS
     ]
