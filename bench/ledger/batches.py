@@ -32,8 +32,8 @@ class Grade:
     whole: bool = True
 
 
-def _episodes(size: Difficulty) -> Callable[[int, int], list[Segment]]:
-    return lambda seed, row: render(make_episode(seed, size), random.Random(seed + 1))
+def _episodes(size: Difficulty, noted: float = 0.6) -> Callable[[int, int], list[Segment]]:
+    return lambda seed, row: render(make_episode(seed, size, noted), random.Random(seed + 1))
 
 
 def _pair(seed: int, row: int) -> list[Segment]:
@@ -47,9 +47,9 @@ GRADES = (
     Grade("notes", 12, 384, 0.25, lambda seed, row: noting(seed, 2 + row % 9, 4)),
     Grade("short", 9, 512, 0.12, _episodes(Difficulty(6, 7, 2, 0.15, tools=0.4))),
     Grade("long", 4, 1152, 0.18, _episodes(Difficulty(12, 24, 3))),
+    Grade("deltas", 4, 1152, 0.3, _episodes(Difficulty(12, 20, 3, 0.1, tools=0.2), noted=1.0)),
 )
 LEAST = 0.15  # of a grade's share, however well it goes: what is no longer practised is lost
-FOCUS = 1000
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,14 @@ class Skill:
         key = f"{grade} {kind}"
         self.errors[key] = 0.99 * self.errors.get(key, 0.5) + 0.01 * (not right)
 
-    def of(self, grade: str, worst: bool) -> float:
-        """The mean over the kinds of a grade, or the worst of them."""
-        found = [error for key, error in self.errors.items() if key.split()[0] == grade]
-        return (max(found) if worst else sum(found) / len(found)) if found else 0.5
+    def worst(self, grade: str) -> float:
+        """The worst of a grade's kinds; their mean would hide the one that lags behind."""
+        return max((error for key, error in self.errors.items() if key.split()[0] == grade), default=0.5)
 
 
-def shares(skill: Skill, step: int) -> tuple[float, ...]:
-    """The chances of the grades: more for what goes wrong, a little for the rest. At first all kinds of answer count alike; from
-    step FOCUS on a grade is as bad as its worst kind, since by then one (notes) lags behind."""
-    return tuple(grade.share * (LEAST + skill.of(grade.name, step >= FOCUS)) for grade in GRADES)
+def shares(skill: Skill) -> tuple[float, ...]:
+    """The chances of the grades: more for what goes wrong, a little for the rest."""
+    return tuple(grade.share * (LEAST + skill.worst(grade.name)) for grade in GRADES)
 
 
 def make_batch(tokenizer: Tokenizer, grade: Grade, seed: int) -> Batch:

@@ -294,8 +294,9 @@ class Episode:
         self.messages.append(Message("assistant", "\n".join(lines) or "NONE", "notes"))
 
 
-def make_episode(seed: int, size: Difficulty) -> Episode:
-    """The episode that `seed` names. A notes request comes last where there is one: the keeper cuts the view after it."""
+def make_episode(seed: int, size: Difficulty, noted: float = 0.6) -> Episode:
+    """The episode that `seed` names. A notes request comes last where there is one, which is in a share `noted` of those that may
+    have one: the keeper cuts the view after it."""
     rng = random.Random(seed)
     episode = Episode(rng, size)
     for _ in range(rng.randint(max(2, size.turns * 2 // 3), size.turns)):
@@ -303,6 +304,6 @@ def make_episode(seed: int, size: Difficulty) -> Episode:
             episode.story()
         else:
             episode.question()
-    if episode.rich and rng.random() < 0.6:
+    if episode.rich and rng.random() < noted:
         episode.notes()
     return episode

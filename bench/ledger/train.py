@@ -39,7 +39,7 @@ class Plan:
     """A training run of `steps` steps of about 4,600 tokens; the rate rises for `warm_up` steps, stays until `plateau` of the
     steps are done and falls straight to the end. `start` is a GGUF to begin from; without one the weights are random."""
 
-    steps: int = 3400
+    steps: int = 2000
     seed: int = 7
     start: Path | None = None
     rate: float = 1.5e-3
@@ -94,7 +94,7 @@ def batch_at(tokenizer: Tokenizer, plan: Plan, step: int, skill: Skill) -> tuple
     """The grade and batch of a step: what goes wrong is practised more. The same for the same seed and skill, wherever training
     was interrupted."""
     place = plan.seed * SEED_STRIDE + step
-    grade = random.Random(place).choices(GRADES, shares(skill, step))[0]
+    grade = random.Random(place).choices(GRADES, shares(skill))[0]
     return grade, make_batch(tokenizer, grade, TRAIN_SEEDS + place)
 
 
