@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn, tensor
 
+from bench.ledger.rendering import START
 from bench.ledger.words import VALUES, counter_names
 
 SPACE = "\u0120"
 NEVER = len(VALUES)  # the class of a name that nothing set; VALUES[i] is class i
 FIRST = len(counter_names())  # the class of the entry that no other comes before
 NOWHERE = -100  # cross_entropy leaves it out
+QUOTING = (" ARCHIVE", "<tool_response>", " exchange")
+"""What stands before sentences that are quoted, to the end of their message: retrieved ones, a search's, what was noted already.
+No delta lists them; where they counted as stories, deltas stopped at each of them."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Known:
 
     held      what the name was last set to, 0 to 89 for 10 to 99, or NEVER
     ruled     1 where a rule on the name was stated
-    previous  the number of the name that the entry before this one set, or FIRST
+    previous  in a story, the number of the name that the entry of a story before this one set, or FIRST
     """
 
     held: list[int]
@@ -47,14 +51,16 @@ class Names:
         self._told = set(told)  # stories write a space before a name, notes and answers begin with it
         self._number = told | {tokenizer.token_to_id(name): i for i, name in enumerate(counter_names())}
         self._digit = {tokenizer.token_to_id(str(digit)): digit for digit in range(10)}
+        self._starts, self._quoting = tokenizer.token_to_id(START), {tokenizer.encode(text).ids[-1] for text in QUOTING}
         self._equals, self._is = tokenizer.encode("a =").ids[-1], tokenizer.encode("a is").ids[-1]
 
     def known(self, row: list[int]) -> Known:
         found = Known(*([NOWHERE] * len(row) for _ in range(3)))
         held: dict[int, int] = {}
         ruled: set[int] = set()
-        last = FIRST
+        last, quoted = FIRST, False
         for place, token in enumerate(row):
+            quoted = (quoted or token in self._quoting) and token != self._starts
             name = self._number.get(token)
             if name is None:
                 continue
@@ -64,7 +70,7 @@ class Names:
                 ruled.add(name)
             if len(after) == 4 and after[0] == self._equals and after[2] in self._digit and after[3] in self._digit:
                 held[name] = 10 * self._digit[after[2]] + self._digit[after[3]] - VALUES[0]
-                if token in self._told:
+                if token in self._told and not quoted:
                     found.previous[place], last = last, name
         return found
 

@@ -1,14 +1,15 @@
 """Drills and lookups: what the ledger model practises is true to the episode it stands in."""
 
 import asyncio
+import random
 import re
 from importlib.util import find_spec
 
 import pytest
 
 from bench.ledger.drills import SHORT_TOOLS, asking, noting
-from bench.ledger.episodes import NAMES, recall_call
-from bench.ledger.rendering import END, START, Segment
+from bench.ledger.episodes import NAMES, Difficulty, make_episode, recall_call
+from bench.ledger.rendering import END, START, Segment, render
 from keeper.notes import Rule, Set, read
 from keeper.recall import NAME as RECALL
 from keeper.recall import tool_of
@@ -98,6 +99,27 @@ def test_lookups_say_what_the_text_so_far_says_of_a_name(tmp_path_factory: pytes
     assert [known.held[place] for place in places] == [NEVER, NEVER, NEVER, 24, 41, 41, 67]
     assert [known.ruled[place] for place in places] == [0, 1, 0, 1, 0, 0, 0]
     assert [known.previous[place] for place in places] == [NOWHERE, FIRST, 0, NOWHERE, NOWHERE, NOWHERE, NOWHERE]
+
+
+@needs_torch
+def test_sentences_that_are_only_quoted_come_before_no_line_of_a_delta(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from bench.ledger.batches import encode
+    from bench.ledger.lookups import NOWHERE, Names
+    from bench.ledger.tokenizer import train_tokenizer
+
+    tokenizer = train_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
+    quoting = 0
+    for seed in range(60):
+        episode = make_episode(seed, Difficulty(12, 20, 3), 1.0)
+        if episode.messages[-1].kind != "notes" or episode.already:
+            continue
+        row = encode(tokenizer, render(episode, random.Random(0))).tokens
+        previous = Names(tokenizer).known(row).previous
+        order = [line.name for line in read(episode.messages[-1].text) if isinstance(line, Set)]
+        told = [tokenizer.decode([row[place]]).strip() for place, name in enumerate(previous) if name != NOWHERE]
+        assert told == order
+        quoting += "FROM THE ARCHIVE" in "".join(message.text for message in episode.messages)
+    assert quoting > 2
 
 
 @needs_torch
