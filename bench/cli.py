@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -21,6 +22,7 @@ COMMANDS = ("hitrate", "rollback", "restore", "exact", "speed", "peers", "keeper
 """Modules of this package; each has a function `command`."""
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+REFUSED: Any = typer.BadParameter.__base__  # the UsageError of all that typer refuses, which it does not export
 for _name in COMMANDS:
     if find_spec(f"bench.{_name}") is not None:
         app.command(_name)(import_module(f"bench.{_name}").command)
@@ -36,7 +38,17 @@ def main() -> None:
     signal.signal(signal.SIGTERM, leave)  # so that the servers that were started are ended, too
     matmul.preload()  # llama.cpp in this process computes as in the server; the OpenMP settings would leak into the peers
     try:
-        app()
+        sys.exit(app(standalone_mode=False))  # errors reach us, where typer would draw a box of many lines
+    except REFUSED as error:  # without a text it is the help that was asked for, and it has been shown
+        text = " ".join(error.format_message().split())
+        fail(f"{text} (see {error.ctx.command_path} --help)" if text and error.ctx else text)
+    except typer.Abort:
+        fail("stopped")
     except BenchError as error:
-        print(f"kvalet-bench: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+        fail(str(error))
+
+
+def fail(message: str) -> None:
+    if message:
+        print(f"kvalet-bench: {message}", file=sys.stderr)  # noqa: T201
+    sys.exit(2)

@@ -33,7 +33,7 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     if body.stream:
         events = message_events(runtime, turn)
         first = await anext(events)
-        return sse.response(named_events(first, events), runtime.settings.drain)
+        return sse.response(named_events, first, events, runtime.settings.drain)
     (said,) = await sse.while_connected(request, whole(runtime.engine, turn))
     return JSONResponse(message_body(turn, said))
 
@@ -176,10 +176,9 @@ async def message_events(runtime: Runtime, turn: Turn) -> AsyncGenerator[Event, 
                 yield "message_stop", {}
 
 
-async def named_events(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGenerator[str, None]:
-    """Events as Anthropic names them; an error after the first becomes an event of its own."""
+async def named_events(events: AsyncGenerator[Event, None]) -> AsyncGenerator[str, None]:
+    """Events as Anthropic names them; an error among them becomes an event of its own, and the last."""
     async with aclosing(events):
-        yield named(*first)
         try:
             async for event in events:
                 yield named(*event)

@@ -26,6 +26,7 @@ Examples: `kvalet serve` (the embedded model), `kvalet serve qwen.gguf --gpu-lay
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+REFUSED: Any = typer.BadParameter.__base__  # the UsageError of all that typer refuses, which it does not export
 
 
 def show_version(wanted: bool) -> None:
@@ -112,11 +113,22 @@ def main() -> None:
     prepare_environment()  # OpenMP reads its waiting policy when llama.cpp is loaded
     sys.argv = keeper_cli.with_default_strategy(sys.argv)
     try:
-        app()
+        sys.exit(app(standalone_mode=False))  # errors reach us, where typer would draw a box of many lines
+    except REFUSED as error:
+        refuse(error)
+    except typer.Abort:
+        fail("stopped", 1)
     except ConfigError as error:
         fail(str(error), 2)
     except EngineError as error:
         fail(str(error), 1)
+
+
+def refuse(error: Any) -> None:
+    """An option that typer refuses; where its text is empty, the help was asked for and has been shown."""
+    if message := " ".join(error.format_message().split()):
+        fail(f"{message} (see {error.ctx.command_path} --help)" if error.ctx else message, error.exit_code)
+    sys.exit(error.exit_code)
 
 
 def fail(message: str, code: int) -> None:

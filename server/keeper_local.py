@@ -48,7 +48,7 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     if body.stream:
         chunks = streamed(keeper, model, raw, session, ended)
         first = await anext(chunks)
-        return sse.response(sse.openai_events(first, chunks), runtime.settings.drain)
+        return sse.response(sse.openai_events, first, chunks, runtime.settings.drain)
     return JSONResponse(await sse.while_connected(request, answered(keeper, model, raw, session, ended)))
 
 

@@ -67,7 +67,7 @@ def wants_usage(options: StreamOptions | None) -> bool:
 async def streamed(runtime: Runtime, chunks: AsyncGenerator[dict[str, Any], None]) -> Response:
     """Starts a stream only when its requests are queued, so that a refused one still gets its own status."""
     first = await anext(chunks)
-    return sse.response(sse.openai_events(first, chunks), runtime.settings.drain)
+    return sse.response(sse.openai_events, first, chunks, runtime.settings.drain)
 
 
 # chat

@@ -6,7 +6,7 @@ came; so does every error of the upstream, with its status, headers and body.
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,15 +17,16 @@ from keeper.archive import Archive
 from keeper.config import KeeperConfig
 from keeper.errors import KeeperError
 from keeper.keeper import Keeper
-from server import errors, keeper_api
+from server import errors, keeper_api, sse
+from server.config import Settings
 from server.errors import ApiError
 from server.guard import KeyGuard
 from server.keeper_turn import answered, streamed
 from server.proxy_tokens import Estimate, says_too_long
 from server.proxy_upstream import NOT_SENT_BACK, Speaker, Upstream, UpstreamAnswered
-from server.sse import compact
 
 CHAT = "/v1/chat/completions"
+DRAIN_SECONDS: float = Settings.model_fields["drain"].default  # at SIGTERM, as `serve` gives them
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 
 
@@ -106,24 +107,22 @@ async def _once(proxy: Proxy, model: Any, body: Mapping[str, Any], session: str 
         return JSONResponse(await answered(proxy.keeper, model, body, session))
     chunks = streamed(proxy.keeper, model, body, session)
     first = await anext(chunks)  # an upstream that refuses answers with its own status, before a stream has begun
-    return StreamingResponse(events(first, chunks), media_type="text/event-stream", headers={"cache-control": "no-cache"})
+    return sse.response(events, first, chunks, DRAIN_SECONDS)
 
 
-async def events(first: dict[str, Any], chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[bytes]:
+async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
     """Server-sent events. An upstream that dies in the middle becomes an error event, and no [DONE] follows it."""
-    try:
-        yield f"data: {compact(first)}\n\n".encode()
-        async for chunk in chunks:
-            yield f"data: {compact(chunk)}\n\n".encode()
-    except UpstreamAnswered as error:
-        yield b"data: " + b" ".join(error.body.splitlines()) + b"\n\n"
-        return
-    except KeeperError as error:
-        yield f"data: {compact(errors.from_keeper(error).body())}\n\n".encode()
-        return
-    finally:
-        await chunks.aclose()
-    yield b"data: [DONE]\n\n"
+    async with aclosing(chunks):
+        try:
+            async for chunk in chunks:
+                yield f"data: {sse.compact(chunk)}\n\n"
+        except UpstreamAnswered as error:
+            yield f"data: {' '.join(error.body.decode(errors='replace').splitlines())}\n\n"
+            return
+        except (KeeperError, ApiError) as error:
+            yield f"data: {sse.compact(errors.from_engine(error).body())}\n\n"
+            return
+        yield "data: [DONE]\n\n"
 
 
 def read_body(content: bytes) -> dict[str, Any]:

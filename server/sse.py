@@ -2,16 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
+import anyio
 from fastapi import Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from server.errors import ApiError, from_engine
 
 PING_SECONDS = 5.0
+FAREWELL_SECONDS = 0.5  # for the last event of a stream that is cut off, before its connection is
 EVENT = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}, "event": {"type": "string"}}}
 # What a route that can stream says of its answers in OpenAPI.
 STREAMED: dict[int | str, dict[str, Any]] = {
@@ -38,17 +40,65 @@ async def encoded(events: AsyncGenerator[str, None]) -> AsyncGenerator[bytes, No
             yield event.encode()
 
 
-def response(events: AsyncGenerator[str, None], drain: float) -> EventSourceResponse:
-    """Sends ready-made event texts; comments while nothing comes (a long prefill), `drain` seconds to finish at SIGTERM."""
+class Closing:
+    """Ends a stream when the server has been leaving for `seconds`; `begun` is set when it begins to leave."""
+
+    def __init__(self, seconds: float) -> None:
+        self.begun = anyio.Event()
+        self._seconds = seconds
+        self._waits: asyncio.Timeout | None = None
+        self._over = False
+
+    async def over(self, first: T, chunks: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """The chunks, as they come. Raises ApiError 503 when time is up, whatever is awaited then."""
+        watch = asyncio.create_task(self._watch())
+        try:
+            async with aclosing(chunks):
+                yield first
+                while not self._over:
+                    async with asyncio.timeout(None) as self._waits:  # for each chunk: none may be open while one is given out
+                        chunk = await anext(chunks)
+                    yield chunk
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            if not self._over:
+                raise
+        finally:
+            watch.cancel()
+        raise ApiError(503, f"the server is closing and the answer was not finished in {self._seconds:g} s", code="cancelled")
+
+    async def _watch(self) -> None:
+        await self.begun.wait()
+        await asyncio.sleep(self._seconds)
+        self._over = True
+        if self._waits is not None:
+            with suppress(RuntimeError):  # between two chunks there is nothing to interrupt
+                self._waits.reschedule(asyncio.get_running_loop().time())
+
+
+def response(
+    told: Callable[[AsyncGenerator[T, None]], AsyncGenerator[str, None]],
+    first: T,
+    chunks: AsyncGenerator[T, None],
+    drain: float,
+) -> EventSourceResponse:
+    """Sends chunks as the event texts that `told` makes of them, and of an error among them; comments while nothing comes (a
+    long prefill); `drain` seconds to finish at SIGTERM."""
+    closing = Closing(drain)
     return EventSourceResponse(
-        encoded(events), ping=PING_SECONDS, ping_message_factory=ping, sep="\n", shutdown_grace_period=drain
+        encoded(told(closing.over(first, chunks))),
+        ping=PING_SECONDS,
+        ping_message_factory=ping,
+        sep="\n",
+        shutdown_event=closing.begun,
+        shutdown_grace_period=drain + FAREWELL_SECONDS,
     )
 
 
-async def openai_events(first: Mapping[str, Any], chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
-    """Chunks as data lines, then [DONE]; an error after the first becomes a data line of its own, as OpenAI sends it."""
+async def openai_events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
+    """Chunks as data lines, then [DONE]; an error among them becomes a data line of its own, as OpenAI sends it, and the last."""
     async with aclosing(chunks):
-        yield f"data: {compact(first)}\n\n"
         try:
             async for chunk in chunks:
                 yield f"data: {compact(chunk)}\n\n"

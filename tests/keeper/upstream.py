@@ -35,6 +35,7 @@ class Upstream:
     usages: list[dict[str, Any]] = field(default_factory=list)
     fail: list[tuple[int, bytes]] = field(default_factory=list)  # status and body of the next answers
     die_after: int | None = None  # chunks of a stream after which the connection breaks
+    pause_after: int | None = None  # chunks of a stream after which nothing comes for a minute
     delay: float = 0.0
     cache: PrefixCache = field(default_factory=PrefixCache)
 
@@ -99,6 +100,8 @@ async def _stream(up: Upstream, body: dict[str, Any], completion: dict[str, Any]
     for number, chunk in enumerate(_chunks(body, completion)):
         if up.die_after is not None and number >= up.die_after:
             raise ConnectionError("the upstream dies here")
+        if number == up.pause_after:
+            await asyncio.sleep(60)
         yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import bench.cli
 import server.cli as cli
 import server.listen
 from engine.errors import ModelError
@@ -92,6 +93,32 @@ def test_what_cannot_be_served_ends_with_one_line(
         cli.main()
     assert ended.value.code == code
     assert capsys.readouterr().err == f"kvalet: {says}\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"), [(cli.main, "kvalet serve"), (bench.cli.main, "kvalet-bench speed")], ids=["kvalet", "kvalet-bench"]
+)
+@pytest.mark.parametrize(
+    ("given", "says"), [(["--threads", "abc"], "Invalid value for '--threads'"), (["--nope"], "No such option: --nope")]
+)
+def test_what_typer_refuses_is_one_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], entry: Any, name: str, given: list[str], says: str
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", [*name.split(), *given])
+    with pytest.raises(SystemExit) as ended:
+        entry()
+    text = capsys.readouterr().err
+    assert (ended.value.code, text.count("\n")) == (2, 1), text
+    assert text.startswith(f"{name.split()[0]}: {says}") and f"(see {name} --help)" in text
+
+
+def test_without_arguments_the_help_alone_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["kvalet"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    shown = capsys.readouterr()
+    assert ended.value.code == 2 and "Usage: kvalet" in shown.out and not shown.err.strip()
 
 
 def test_a_port_in_use_is_a_clear_error_before_anything_is_loaded() -> None:

@@ -241,3 +241,18 @@ def test_a_proxy_ends_at_sigterm_and_says_where_it_listens(tmp_path: Path) -> No
         assert client.get("/v1/models").json()["data"][0]["id"] == "scripted"
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+@pytest.mark.e2e
+def test_a_stream_that_outlasts_the_drain_of_a_proxy_ends_with_an_error_event(tmp_path: Path) -> None:
+    """The upstream keeps its second stream waiting for longer than any client of a server that leaves may wait."""
+    with upstream(lambda _: a("word " * 50)) as up, proxy(up, tmp_path) as (process, client):
+        up.pause_after = 5
+        ask = {"messages": [u("Tell me.")], "stream": True}
+        with client.stream("POST", "/v1/chat/completions", json=ask) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            last = [line for line in lines if line.startswith("data:")][-1]
+        assert "the server is closing" in json.loads(last.removeprefix("data:"))["error"]["message"]
+        assert process.wait(10) == 0

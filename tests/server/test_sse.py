@@ -26,10 +26,11 @@ async def collected(stream: AsyncGenerator[str, None]) -> list[str]:
 
 def test_an_error_after_the_first_chunk_is_the_last_event_and_no_done_follows() -> None:
     async def chunks() -> AsyncGenerator[dict[str, Any], None]:
+        yield {"n": 1}
         yield {"n": 2}
         raise ApiError(500, "broken", code="x")
 
-    first, second, last = asyncio.run(collected(sse.openai_events({"n": 1}, chunks())))
+    first, second, last = asyncio.run(collected(sse.openai_events(chunks())))
     assert (first, second) == ('data: {"n":1}\n\n', 'data: {"n":2}\n\n')
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "broken"
 
