@@ -43,10 +43,13 @@ class Branch:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All tools by name, in the order in which they came, and the tree over their names."""
+    """All function tools by name, in the order in which they came, and the tree over their names. given: everything that came.
+    others: what is no function tool; no tree can hold it, so it is always shown."""
 
     tools: Mapping[str, Mapping[str, Any]]
     root: Branch
+    given: tuple[Mapping[str, Any], ...] = ()
+    others: tuple[Mapping[str, Any], ...] = ()
 
     def find(self, path: str) -> Branch | None:
         wanted = path.strip().strip("/").casefold()
@@ -71,13 +74,23 @@ class Catalogue:
 def catalogue(tools: Sequence[Mapping[str, Any]]) -> Catalogue:
     """The tree over OpenAI function tools; entries without a function name are not in it, a repeated name keeps the first."""
     named: dict[str, Mapping[str, Any]] = {}
+    others: list[Mapping[str, Any]] = []
     for tool in tools:
-        function = tool.get("function")
-        if isinstance(function, Mapping) and isinstance(name := function.get("name"), str) and name:
+        if name := _function_name(tool):
             named.setdefault(name, tool)
+        else:
+            others.append(tool)
     words = {name: _words(name) for name in named}
     shared = _shared_prefix(list(words.values()))
-    return Catalogue(named, _branch("", sorted(named), {name: found[shared:] for name, found in words.items()}))
+    root = _branch("", sorted(named), {name: found[shared:] for name, found in words.items()})
+    return Catalogue(named, root, tuple(tools), tuple(others))
+
+
+def _function_name(tool: Mapping[str, Any]) -> str:
+    """The name of a function tool, '' for anything else."""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) and tool.get("type", "function") == "function" else None
+    return name if isinstance(name, str) else ""
 
 
 def _branch(path: str, names: Sequence[str], words: Mapping[str, list[str]], depth: int = 0) -> Branch:

@@ -1,6 +1,7 @@
 """A bounded view of a large tool catalogue: the catalogue stays whole, the model sees a few open groups and `open_tools`.
 
     seven branches shown, four groups open; the least recently used group closes when a fifth opens
+    a catalogue of at most four groups is shown whole, with nothing to open
     the likeliest group is open from the start, by the words of the request and by what was useful before
     a known tool runs at once, shown or not, and opens its group: closing takes advertising away, never the tool
     after four navigation rounds in a row without a useful call, the next one is answered with a search over everything
@@ -9,7 +10,8 @@ Tools stand at the very beginning of a prompt, so a change of the view makes the
 close only when another needs the room, and a view is a pure function of the walk.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -44,9 +46,13 @@ class Walk:
         }
 
 
-def walk_from_json(found: Mapping[str, Any]) -> Walk:
-    """What as_json() gave."""
-    return Walk(tuple(found["open"]), found["here"], found["fruitless"], dict(found["useful"]), tuple(found["asked"]))
+def walk_from_json(found: Mapping[str, Any], catalogue: Catalogue) -> Walk:
+    """What as_json() gave, without the groups that the catalogue has no more: they would hold places that others need."""
+    groups = {group.path for group in catalogue.root.groups()}
+    opened = tuple(path for path in found["open"] if path in groups)
+    useful = {path: n for path, n in found["useful"].items() if path in groups}
+    here = found["here"] if catalogue.find(found["here"]) else ""
+    return Walk(opened, here, found["fruitless"], useful, tuple(found["asked"]))
 
 
 class Answer(NamedTuple):
@@ -58,8 +64,10 @@ class Answer(NamedTuple):
 
 def begin(catalogue: Catalogue, request: str, useful: Mapping[str, int] | None = None) -> Walk:
     """A walk with the group opened that the request's words point to, weighed by what was useful before; none where nothing
-    points anywhere. useful: what an earlier walk learned."""
+    points anywhere, or nothing was said. useful: what an earlier walk learned."""
     learned = {path: n for path, n in (useful or {}).items() if catalogue.find(path)}
+    if not re.search(r"\w", request):
+        return Walk(useful=learned)
     votes: dict[str, float] = {path: _LEARNED_WEIGHT * n / (1 + n) for path, n in learned.items()}
     for rank, name in enumerate(catalogue.search(request)):
         if group := catalogue.group_of(name):
@@ -68,13 +76,26 @@ def begin(catalogue: Catalogue, request: str, useful: Mapping[str, int] | None =
     return Walk(open=(best,) if best is not None else (), useful=learned)
 
 
-def view(catalogue: Catalogue, walk: Walk) -> tuple[Mapping[str, Any], ...]:
-    """The tools to show: open_tools first, then those of the open groups in the order of the tree. A catalogue that is one
-    group is shown whole, with nothing to open."""
-    if not catalogue.root.branches:
-        return tuple(catalogue.tools.values())
+def whole(catalogue: Catalogue) -> bool:
+    """Whether all of it may be shown: its groups could be open at once."""
+    return len(list(catalogue.root.groups())) <= OPEN_GROUPS
+
+
+def view(catalogue: Catalogue, walk: Walk, forced: Collection[str] = ()) -> tuple[Mapping[str, Any], ...]:
+    """The tools to show: open_tools first, then what is no function tool, then those of the open groups in the order of the
+    tree and the `forced` ones, whose groups may be closed. A catalogue of few groups is shown as it came."""
+    if whole(catalogue):
+        return catalogue.given
     groups = [group for group in catalogue.root.groups() if group.path in walk.open]
-    return (open_tools(catalogue, walk), *(catalogue.tools[name] for group in groups for name in group.tools))
+    names = dict.fromkeys([*(name for group in groups for name in group.tools), *(n for n in forced if n in catalogue.tools)])
+    return (open_tools(catalogue, walk), *catalogue.others, *(catalogue.tools[name] for name in names))
+
+
+def navigation(catalogue: Catalogue) -> str:
+    """What the navigation tool is called: open_tools, or where a tool has that name the first of open_tools_2 … that is free."""
+    taken = {*catalogue.tools, *(str(tool.get("name")) for tool in catalogue.others)}
+    names = [OPEN_TOOLS, *(f"{OPEN_TOOLS}_{n}" for n in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)
 
 
 def open_tools(catalogue: Catalogue, walk: Walk) -> dict[str, Any]:
@@ -84,7 +105,7 @@ def open_tools(catalogue: Catalogue, walk: Walk) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": OPEN_TOOLS,
+            "name": navigation(catalogue),
             "description": f"More tools than these exist. Opens a group of them, or says what a branch holds.\n{lines}{back}",
             "parameters": {
                 "type": "object",

@@ -47,6 +47,35 @@ def test_a_catalogue_of_one_group_is_shown_whole_with_nothing_to_open() -> None:
     assert names(view(small, begin(small, "hello"))) == ["read_file", "write_file"]
 
 
+def test_a_catalogue_of_at_most_four_groups_is_left_whole_in_its_order() -> None:
+    given = [{"type": "web_search"}, *(tool(f"{space}_{n}") for n in range(8, 0, -1) for space in ("mail", "files"))]
+    assert len(list(catalogue(given).root.groups())) == 2
+    assert view(catalogue(given), begin(catalogue(given), "hm")) == tuple(given)
+
+
+def test_what_is_no_function_tool_is_shown_whatever_is_open() -> None:
+    known = catalogue([*large().tools.values(), {"type": "web_search"}, {"type": "custom", "function": {"name": "x"}}])
+    assert view(known, Walk())[1:] == ({"type": "web_search"}, {"type": "custom", "function": {"name": "x"}})
+    assert "x" not in known.tools
+
+
+def test_the_navigation_tool_makes_way_for_a_tool_of_its_name() -> None:
+    known = catalogue([*large().tools.values(), tool(OPEN_TOOLS), {"type": "custom", "name": "open_tools_2"}])
+    shown = [tool for tool in view(known, Walk(open=("other",))) if "function" in tool]
+    assert names(shown) == ["open_tools_3", OPEN_TOOLS]
+
+
+def test_a_request_without_words_opens_nothing_whatever_was_useful_before() -> None:
+    assert begin(large(), "", {"photos": 3}).open == ()
+    assert begin(large(), " …\n", {"photos": 3}).useful == {"photos": 3}
+
+
+def test_a_tool_that_must_be_called_is_shown_though_its_group_is_closed() -> None:
+    known = large()
+    assert names(view(known, Walk(), ("mcp__sql__list_entry", "unknown")))[1:] == ["mcp__sql__list_entry"]
+    assert len(names(view(known, Walk(open=("sql",)), ("mcp__sql__list_entry",)))) == 6
+
+
 def test_the_view_is_open_tools_and_the_group_that_the_request_points_to() -> None:
     known = large()
     walk = begin(known, "please search the github entries")
@@ -125,7 +154,7 @@ def test_a_walk_survives_being_saved_and_what_it_learned_decides_where_words_do_
     known = large()
     walk = called(known, begin(known, "sql please"), "mcp__photos__list_entry")
     assert walk is not None
-    saved = walk_from_json(json.loads(json.dumps(walk.as_json())))
+    saved = walk_from_json(json.loads(json.dumps(walk.as_json())), known)
     assert saved == walk
     assert begin(known, "hm", saved.useful).open == ("photos",)
 
@@ -135,6 +164,14 @@ def test_a_saved_walk_of_a_catalogue_that_changed_still_gives_a_view() -> None:
     stale = Walk(open=("gone", "files"), here="gone/too", useful={"gone": 3})
     assert names(view(known, stale))[1:] == list(known.find("files").tools)  # type: ignore[union-attr]
     assert begin(known, "hm", stale.useful).open == ()
+
+
+def test_groups_that_are_gone_take_no_places_in_a_saved_walk() -> None:
+    known = large()
+    stale = Walk(open=("gone", "lost", "files", "mail"), here="gone/too", useful={"gone": 3, "mail": 1})
+    saved = walk_from_json(stale.as_json(), known)
+    assert (saved.open, saved.here, saved.useful) == (("files", "mail"), "", {"mail": 1})
+    assert navigate(known, saved, {"path": "sql"}).walk.open == ("files", "mail", "sql")
 
 
 def test_words_no_name_shares_and_odd_tools_do_not_break_the_tree() -> None:
