@@ -128,7 +128,7 @@ class Engine:
             return len(request.tokens) * costs.prefill
         strict = request.exact is Exact.STRICT
         ask = Ask(len(request.tokens), self._context.kind, self._config.grid, strict, bool(match.ids))
-        return estimate(ask, self._core.slots, list(request.tokens), match, costs)
+        return estimate(ask, self._core.slots, list(request.tokens), match, costs, request.session)
 
     def stats(self) -> EngineStats:
         core = self._core

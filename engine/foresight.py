@@ -15,6 +15,8 @@ from engine.request import Anchor, Exact
 from kvcache.entry import Match
 
 LITTLE_MORE = 4  # grid steps
+EXACT_SHARE = 0.25
+LEAST_REST = 16  # tokens that are worth a read of their own
 LEAST_GAP = 256  # tokens; the finest interval between checkpoints that placement makes, so no smaller gap is one
 
 
@@ -65,7 +67,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Tokens [start, end) of a prompt that ends there, a grid multiple, are to be read."""
+    """Tokens [start, end) of a prompt that ends there are to be read."""
 
     kind: Kind
     prompt: Prompt
@@ -87,7 +89,7 @@ def reads(aheads: Sequence[Ahead], exact: Exact, grid: int, budget: int) -> Iter
             yield from _first(ahead, exact, grid, budget)
     for ahead in aheads:
         if ahead.kind in (Kind.ANTICIPATE, Kind.EXACT):
-            yield from _upto(Kind.EXACT, ahead, _end(ahead, grid), Exact.STRICT, grid, budget)
+            yield from _exact(ahead, exact, grid, budget)
     for ahead in aheads:
         if ahead.kind is Kind.CUT:
             yield from _upto(Kind.CUT, ahead, _end(ahead, grid), exact, grid, budget)
@@ -97,12 +99,21 @@ def reads(aheads: Sequence[Ahead], exact: Exact, grid: int, budget: int) -> Iter
 
 def _first(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]:
     """Not where a slot is that far already: then the next prompt goes on from it. A canonical read that takes little more does
-    for `exact` as well."""
-    end, held = _end(ahead, grid), ahead.held
-    if exact is Exact.APPEND and end - held.live < grid:
+    for `exact` as well. In append mode the rest beyond the grid is read too: the slot that holds it answers next."""
+    held, whole = ahead.held, _end(ahead, grid)
+    end = len(ahead.prompt.tokens) - 1 if exact is Exact.APPEND and whole else whole
+    if exact is Exact.APPEND and end - held.live < LEAST_REST:
         return
     more = held.deepest(end, Exact.APPEND) - held.deepest(end, Exact.STRICT)
     yield from _upto(Kind.ANTICIPATE, ahead, end, Exact.STRICT if more <= LITTLE_MORE * grid else exact, grid, budget)
+
+
+def _exact(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]:
+    """In append mode, which promises nothing of it, only where it takes no more than a share of the budget."""
+    end = _end(ahead, grid)
+    missing = end - ahead.held.deepest(end, Exact.STRICT)
+    if exact is Exact.STRICT or missing <= EXACT_SHARE * budget:
+        yield from _upto(Kind.EXACT, ahead, end, Exact.STRICT, grid, budget)
 
 
 def _dense(ahead: Ahead, exact: Exact, grid: int, budget: int) -> Iterator[Read]:

@@ -10,7 +10,7 @@ from engine.costs import CostMeter
 from engine.errors import StateRefused
 from engine.request import Exact, Resume
 from engine.restoring import CutRefused, Restorer
-from engine.resume import Ask, Live, Plan, Situation, choose, describe, live_of, load_of, source_of, worth_waiting
+from engine.resume import Ask, Live, Plan, Situation, choose, describe, goes_on, live_of, load_of, source_of, worth_waiting
 from engine.slots import Slot, SlotTable, common_prefix, victim
 from engine.turn import Phase, Turn
 from kvcache import placement
@@ -137,15 +137,13 @@ class Placer:
         )
 
     def _live(self, slot: Slot, turn: Turn, common: int, refused: Collection[int]) -> Live:
-        same = slot.session is not None and slot.session == turn.request.session
-        goes_on = slot.prompt > 0 and common >= min(slot.prompt, slot.length) - self._slots.grid
         mine = slot is turn.slot
         return live_of(
             slot,
             common,
             idle=not slot.busy or mine,
             usable=not mine,
-            own=same or goes_on,
+            own=goes_on(slot, common, turn.request.session, self._slots.grid),
             cuts=slot.index not in refused,
         )
 

@@ -11,13 +11,14 @@ _MOST_UNITS = 8192  # grid steps in wait of their fate; beyond that the oldest c
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens that were read to have the state behind them. `owner` names the conversation they were read for; a checkpoint
-    that was made for its own sake (`alone`) serves only a prompt that goes on from exactly there."""
+    """Tokens that were read to have the state behind them, at `end`. `owner` names the conversation they were read for; a
+    checkpoint that was made for its own sake (`alone`) serves only a prompt that goes on from exactly there."""
 
     kind: Kind
     tokens: int
     owner: int
-    alone: bool
+    end: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +46,26 @@ class Ledger:
         self._wasted: Counter[Kind] = Counter()
 
     def note(self, kind: Kind, owner: int, ids: Sequence[bytes], start: int, end: int) -> None:
-        """Tokens [start, end), grid multiples, of the chain `ids` were read."""
+        """Tokens [start, end) of the chain `ids` were read, `start` a grid multiple; what lies beyond the last whole grid step is
+        in the slot that read it and nowhere else."""
+        grid, whole = self._grid, end // self._grid
         self._read[kind] += end - start
         if kind is Kind.DENSIFY:
-            self._add(ids[end // self._grid - 1], Unit(kind, end - start, owner, True))
+            self._add(ids[whole - 1], Unit(kind, end - start, owner, end, alone=True))
             return
-        for step in range(start // self._grid, end // self._grid):
-            self._add(ids[step], Unit(kind, self._grid, owner, False))
+        for step in range(start // grid, whole):
+            self._add(ids[step], Unit(kind, grid, owner, (step + 1) * grid))
+        if rest := end - max(start, whole * grid):
+            self._add(_behind(ids[whole - 1]), Unit(kind, rest, owner, end))
 
     def served(self, ids: Sequence[bytes], position: int) -> None:
         """A request went on from `position` of the chain `ids`, by state that was read before."""
-        reached = ids[: position // self._grid]
-        for number, id in enumerate(reached, 1):
-            unit = self._units.get(id)
-            if unit is not None and (not unit.alone or number == len(reached)):
-                del self._units[id]
-                self._used[unit.kind] += unit.tokens
+        for id in ids[: position // self._grid]:
+            for key in (id, _behind(id)):
+                unit = self._units.get(key)
+                if unit is not None and (unit.end == position if unit.alone else unit.end <= position):
+                    del self._units[key]
+                    self._used[unit.kind] += unit.tokens
 
     def gone(self, owner: int, kinds: Iterable[Kind]) -> None:
         """The conversation has moved on: what it has not used of these kinds was wasted."""
@@ -81,3 +86,8 @@ class Ledger:
     def _waste(self, id: bytes) -> None:
         unit = self._units.pop(id)
         self._wasted[unit.kind] += unit.tokens
+
+
+def _behind(id: bytes) -> bytes:
+    """The key of the tokens that follow a grid step and do not fill one."""
+    return id + b"+"

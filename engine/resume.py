@@ -75,6 +75,13 @@ def live_of(slot: Slot, common: int, *, idle: bool = True, usable: bool = True, 
     )
 
 
+def goes_on(slot: Slot, common: int, session: str | None, grid: int) -> bool:
+    """Whether a prompt of which the slot has `common` tokens goes on with the conversation of the slot's last turn: by name, or
+    because the whole prompt of that turn but for a grid step is in it."""
+    same = slot.session is not None and slot.session == session
+    return same or (slot.prompt > 0 and common >= min(slot.prompt, slot.length) - grid)
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """The prompt: its length in tokens, the model's kind of state, the grid, the mode; `parks`: a tier holds what is dropped."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.costs import Costs
-from engine.resume import Ask, choose, live_of
+from engine.resume import Ask, choose, goes_on, live_of
 from engine.slots import Slot, common_prefix, victim
 from kvcache.entry import Match
 
@@ -40,12 +40,12 @@ def route(quotes: Sequence[Quote], *, shared: bool) -> int:
     return min(range(len(quotes)), key=rank)
 
 
-def estimate(ask: Ask, slots: Iterable[Slot], tokens: list[int], match: Match, costs: Costs) -> float:
+def estimate(ask: Ask, slots: Iterable[Slot], tokens: list[int], match: Match, costs: Costs, session: str | None = None) -> float:
     """Milliseconds until an engine with these slots has read the prompt, as if all of them were idle (resume.choose). They may
     change meanwhile, which makes an estimate wrong and nothing else."""
-    held = list(slots)
-    lives = [live_of(slot, common_prefix(slot.tokens, tokens)) for slot in held]
-    taken = victim(held)
+    held = [(slot, common_prefix(slot.tokens, tokens)) for slot in slots]
+    lives = [live_of(slot, common, own=goes_on(slot, common, session, ask.grid)) for slot, common in held]
+    taken = victim([slot for slot, _ in held])
     return choose(ask, lives, 0 if taken is None else taken, match, costs).ms
 
 

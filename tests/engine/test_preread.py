@@ -33,6 +33,17 @@ def test_a_request_that_leaves_in_the_middle_has_used_what_lies_before_and_waste
     assert ledger.fate().share_wasted() == 256 / 384
 
 
+def test_the_rest_beyond_the_grid_is_used_by_who_goes_on_behind_it() -> None:
+    ledger = Ledger(GRID)
+    ledger.note(Kind.ANTICIPATE, 1, chain("a", 8), 448, 530)
+    ledger.served(chain("a", 9), 512)
+    ledger.note(Kind.ANTICIPATE, 2, chain("b", 8), 448, 530)
+    ledger.served(chain("b", 9), 530)
+    for owner in (1, 2):
+        ledger.gone(owner, READ_AHEAD)
+    assert (ledger.fate().used, ledger.fate().wasted) == ({Kind.ANTICIPATE: 64 + 82}, {Kind.ANTICIPATE: 18})
+
+
 def test_the_view_after_a_cut_waits_for_its_turn() -> None:
     ledger = Ledger(GRID)
     ledger.note(Kind.CUT, 1, chain("c", 4), 0, 256)
