@@ -1,21 +1,15 @@
-"""The simulator under a byte budget shared by all conversations: the same tree and eviction keys as the RAM tier, no payload."""
+"""The simulator under a byte budget shared by all conversations: what the RAM tier's tree does, a run of blocks at a time."""
 
-from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from kvcache.adaptive import Curve, Rollbacks
 from kvcache.eviction import by_name
-from kvcache.facts import EntryKind
 from kvcache.placement import PlacementFacts, positions
+from kvcache.runs import Path, Point, Run, Runs, anchor
 from kvcache.simulate import Known, Outcome, Turn
 from kvcache.thinning import LEAST_TOKENS, worths
-from kvcache.tree import Held, Tree
 from kvcache.watch import Ids, Watch
-
-BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
-ROOT = b"root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,99 +39,86 @@ class Budgeted:
         """Raises UnknownPolicy."""
         positions(budget.placement, PlacementFacts(1, 0, budget.grid, 0))
         self.budget = budget
-        self._tree = Tree(by_name(budget.evict), True, lambda kind, id: False)
+        self._block = budget.sizes.token * budget.grid
+        self._runs = Runs(by_name(budget.evict), budget.grid, self._block, budget.sizes.checkpoint)
         self._known = known or Known()
         self._watch = Watch(budget.grid, rollbacks or Rollbacks())
         self._learns = "adaptive" in (*budget.placement.split("+"), budget.evict)
 
     @property
     def held_bytes(self) -> int:
-        return self._tree.used
+        return self._runs.used
 
     @property
     def held(self) -> int:
         """Checkpoints held now."""
-        return self._tree.count(CHECKPOINT)
+        return self._runs.points
 
     def turn(self, turn: Turn) -> Outcome:
         """Serves one request and parks what is new of it. `rollback` is not followed here: None."""
         grid, ids = self.budget.grid, turn.ids
         known = self._known(ids)
-        stored = bisect_left(range(len(ids)), True, key=lambda i: self._tree.get(BLOCK, _key(ids[i])) is None)
-        resumed = self._resume(ids, min(stored, (turn.length - 1) // grid), turn.time)
+        path = self._runs.walk(ids)
+        resumed = self._resume(path.runs, (turn.length - 1) // grid, turn.time)
         curve = self._watch.note(ids, turn.length, turn.marks) if self._learns else None
-        held = [] if curve is None else self._checkpoints(ids[:stored])
+        held = [] if curve is None else [run.point for run in path.runs if run.point is not None]
         if curve is not None:
             self._judge(held, curve, turn.time)
-        placed = self._placed(turn, resumed, curve, held)
-        self._park(ids, stored, placed, turn.time)
+        self._park(turn, path, self._placed(turn, path, resumed, curve, held))
         return Outcome(turn.length, known * grid, resumed * grid, None)
 
-    def _resume(self, ids: Ids, usable: int, now: float) -> int:
+    def _resume(self, runs: Sequence[Run], usable: int, now: float) -> int:
         """Steps of the deepest checkpoint within `usable`; a load touches the end of a chain alone, as the tier does."""
-        found = self._tree.deepest_checkpoint(_key(ids[usable - 1])) if usable else None
-        node = self._tree.node(found) if found is not None else None
-        if node is None:
-            return 0
-        self._tree.touch(CHECKPOINT, node.id, now)
-        self._tree.touch(BLOCK, node.id, now)
-        return node.position // self.budget.grid
+        for run in reversed(runs):
+            if run.point is not None and run.end <= usable:
+                self._runs.touch(run.point, now)
+                return run.end
+        return 0
 
-    def _placed(self, turn: Turn, resumed: int, curve: Curve | None, held: Sequence[tuple[int, bytes]]) -> list[int]:
+    def _placed(self, turn: Turn, path: Path, resumed: int, curve: Curve | None, held: Sequence[Point]) -> list[int]:
         grid, interval = self.budget.grid, self.budget.interval
-        kept = tuple(step * grid for step, _ in held)
+        kept = tuple(point.position for point in held)
+        branches = tuple(step * grid for step in path.branches)
         marks = tuple((position, kind, False) for kind, position in turn.marks)
-        facts = PlacementFacts(turn.length, resumed * grid, grid, interval, marks, (), curve, kept)
+        facts = PlacementFacts(turn.length, resumed * grid, grid, interval, marks, branches, curve, kept)
         return [position // grid for position in positions(self.budget.placement, facts)]
 
-    def _park(self, ids: Ids, stored: int, placed: Sequence[int], now: float) -> None:
+    def _park(self, turn: Turn, path: Path, placed: Sequence[int]) -> None:
         """As the engine does while it reads: the blocks up to each checkpoint, then the checkpoint."""
         for step in placed:
-            stored = self._park_blocks(ids, stored, step, now)
-            self._park_checkpoint(ids, step, now)
-        self._park_blocks(ids, stored, len(ids), now)
+            at = self._park_blocks(turn.ids, self._at(path, step), step, turn.time)
+            if at.end == step and at.point is None and self._room(self.budget.sizes.checkpoint, [at]):
+                self._runs.mark(at, turn.time)
+            path = self._runs.walk(turn.ids)
+        self._park_blocks(turn.ids, self._at(path, len(turn.ids)), len(turn.ids), turn.time)
 
-    def _park_blocks(self, ids: Ids, stored: int, end: int, now: float) -> int:
-        """What is new of a chain up to `end` steps, or as much as there is room for; returns how far it is stored now."""
-        if stored >= end:
-            return stored
-        grid, nbytes = self.budget.grid, self.budget.sizes.token * self.budget.grid
-        parent = _key(ids[stored - 1]) if stored else ROOT
-        anchor = self._tree.deepest_checkpoint(parent)
-        spared = [(BLOCK, parent), *([(CHECKPOINT, anchor)] if anchor is not None else [])]
-        wanted = min(end - stored, self.budget.nbytes // nbytes)
-        self._room(wanted * nbytes, spared)
-        fitting = min(wanted, (self.budget.nbytes - self._tree.used) // nbytes)
-        new = [_key(id) for id in ids[stored : stored + fitting]]
-        self._tree.add_chain(new, parent, stored * grid, grid, lambda: Held(nbytes, True, now))
-        return stored + fitting
+    def _at(self, path: Path, step: int) -> Run:
+        """The run that ends at `step`, or where the path does when that is before; a longer one is cut."""
+        runs = path.runs if path.partial is None or path.stored <= path.runs[-1].end else [*path.runs, path.partial]
+        for run in runs:
+            if run.end >= step or run is path.partial:
+                inside = min(step, path.stored) - (run.end - len(run.ids))
+                return run if inside == len(run.ids) else self._runs.cut(run, inside)
+        return runs[-1]
 
-    def _park_checkpoint(self, ids: Ids, step: int, now: float) -> None:
-        id = _key(ids[step - 1])
-        absent = self._tree.get(CHECKPOINT, id) is None and self._tree.get(BLOCK, id) is not None
-        if absent and self._room(self.budget.sizes.checkpoint, [(BLOCK, id)]):
-            self._tree.add_checkpoint(id, step * self.budget.grid, Held(self.budget.sizes.checkpoint, True, now))
+    def _park_blocks(self, ids: Ids, at: Run, end: int, now: float) -> Run:
+        """What is new of a chain up to `end` steps, or as much as there is room for; returns where it ends now."""
+        if at.end >= end:
+            return at
+        wanted = min(end - at.end, self.budget.nbytes // self._block)
+        self._room(wanted * self._block, [at, anchor(at)])
+        fitting = min(wanted, (self.budget.nbytes - self._runs.used) // self._block)
+        return self._runs.extend(at, ids[at.end : at.end + fitting], now) if fitting > 0 else at
 
-    def _room(self, nbytes: int, spared: list[tuple[EntryKind, bytes]]) -> bool:
+    def _room(self, nbytes: int, spared: Sequence[Run | Point | None]) -> bool:
         if nbytes > self.budget.nbytes:
             return False
-        if self._tree.used + nbytes > self.budget.nbytes:
-            self._tree.make_room(nbytes, self.budget.nbytes, spared)
-        return self._tree.used + nbytes <= self.budget.nbytes
+        if self._runs.used + nbytes > self.budget.nbytes:
+            self._runs.make_room(nbytes, self.budget.nbytes, spared)
+        return self._runs.used + nbytes <= self.budget.nbytes
 
-    def _checkpoints(self, ids: Ids) -> list[tuple[int, bytes]]:
-        """(steps, id) of the checkpoints held on a chain, ascending."""
-        nodes = self._tree.checkpoints_along(cast(Sequence[bytes], ids))
-        return [(node.position // self.budget.grid, node.id) for node in nodes]
-
-    def _judge(self, held: Sequence[tuple[int, bytes]], curve: Curve, now: float) -> None:
+    def _judge(self, held: Sequence[Point], curve: Curve, now: float) -> None:
         """As habits.Habits does: the checkpoints that were there learn what their conversation can spare."""
-        for (_, id), worth in zip(
-            held, worths(curve, [step for step, _ in held], least=LEAST_TOKENS / self.budget.grid), strict=True
-        ):
-            self._tree.judge(id, worth, now)
-
-
-def _key(id: Hashable) -> bytes:
-    """The tree compares ids and no more, so whatever names a block in a trace will do."""
-    return cast(bytes, id)
+        found = worths(curve, [point.run.end for point in held], least=LEAST_TOKENS / self.budget.grid)
+        for point, worth in zip(held, found, strict=True):
+            self._runs.judge(point, worth, now)
