@@ -1,8 +1,8 @@
 """A streamed reply, chunk by chunk: what the agent may see of it at once, and the whole Reply when it has ended.
 
-The chunks are OpenAI's chat.completion.chunk objects. Text and reasoning pass as they come. A call of the search tool never
-passes, and the calls beside it are numbered as if it were not there. The end (finish_reason, usage) is held back, because whether
-the turn has ended is for the keeper to say.
+The chunks are OpenAI's chat.completion.chunk objects. Text and reasoning pass as they come. A call of the keeper's own tools
+never passes, and the calls beside it are numbered as if it were not there. The end (finish_reason, usage) is held back, because
+whether the turn has ended is for the keeper to say.
 """
 
 from copy import deepcopy
@@ -13,11 +13,11 @@ from keeper.model import Reply, Usage
 
 
 class Assembly:
-    """Puts one streamed reply together. `recall` is the name of the search tool ('' for none)."""
+    """Puts one streamed reply together. `hidden` are the names of the keeper's own tools."""
 
-    def __init__(self, recall: str = "") -> None:
+    def __init__(self, hidden: frozenset[str] = frozenset()) -> None:
         self.held: list[dict[str, Any]] = []  # the chunks of the end, in order
-        self._recall = recall
+        self._hidden = hidden
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, str]] = {}
@@ -58,7 +58,7 @@ class Assembly:
         call["id"] = call["id"] or str(part.get("id") or "")
         call["name"] += function.get("name") or ""
         call["arguments"] += function.get("arguments") or ""
-        if self._recall and call["name"] == self._recall:
+        if call["name"] in self._hidden:
             return None
         return {**part, "index": self._shown.setdefault(index, len(self._shown))}
 

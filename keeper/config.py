@@ -31,6 +31,9 @@ class KeeperConfig:
     search_limit: int = 20  # matches a search shows when the model names no number
     searches_a_turn: int = 24
     retrieved_a_question: int = 8  # sentences shown at a question by the strategies that retrieve
+    tool_tree: bool = False  # show a large tool catalogue as groups that the model opens (keeper/tooltree.py)
+    openings_a_turn: int = 8
+    tools_share: float = 0.5  # of the view: open groups take no more
     keep_reasoning: bool = False
     thinking: Thinking = Thinking.AS_SENT
     thinking_effort: str = ""  # sent as reasoning_effort with every call that passes; "": the client's
@@ -38,7 +41,7 @@ class KeeperConfig:
     def __post_init__(self) -> None:
         if self.window < 256:
             raise ValueError(f"a window of {self.window} tokens holds no conversation; 256 is the least")
-        for name in ("task_share", "kept_share", "summarise_at"):
+        for name in ("task_share", "kept_share", "tools_share", "summarise_at"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share between 0 and 1, not {getattr(self, name)}")
 

@@ -14,15 +14,18 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from keeper.archive import Archive
+from keeper.belt import Belt, with_tree
 from keeper.config import KeeperConfig
 from keeper.errors import BadHistory, KeeperError, MessageTooLarge, UpstreamFailed
 from keeper.message import History, Message
 from keeper.model import Body, Complete, CountTokens, Reply
 from keeper.past import Glimpse, Past
-from keeper.recall import tool_name, tool_of
+from keeper.recall import tool_name
 from keeper.strategies.base import Situation, Strategy, View
 from keeper.strategies.registry import make
 from keeper.thinking import for_main_call, for_own_call, with_thinking
+from keeper.toolcatalogue import catalogue
+from keeper.tooltree import whole
 from keeper.turn import Turn, shown_again, tool_names
 
 PASS_THROUGH = "pass_through"  # the one strategy that promises nothing and changes nothing
@@ -82,7 +85,8 @@ class Keeper:
         async with self._lock(track.at(min(TELLING, track.length) - 1).branch):
             view = await self.strategy.view(situation)
         self._guard(situation, view)
-        sent = for_main_call(self._body(body, view.messages, situation.tools), self.config, history)
+        situation.belt.save(past, len(history))  # so that the groups opened first stay open
+        sent = for_main_call(self._body(body, view.messages, situation.belt.shown), self.config, history)
         self._count({"requests": 1, **situation.counters})
         return Turn(self.archive, situation, view, sent, self._count, searches)
 
@@ -108,7 +112,7 @@ class Keeper:
             return None
         finally:
             self._count(situation.counters)
-        return for_main_call(self._body(body, view.messages, situation.tools), self.config, history), view.cut
+        return for_main_call(self._body(body, view.messages, situation.belt.shown), self.config, history), view.cut
 
     def _ahead(self, complete: Complete) -> Complete:
         """Calls are made ahead only where their result can be kept before the next message is there."""
@@ -121,26 +125,19 @@ class Keeper:
         return lock
 
     def _situation(self, body: Body, history: History, past: Past, complete: Complete) -> Situation:
-        given = body.get("tools") or []
-        usable = isinstance(given, list) and all(
-            isinstance(tool, dict) for tool in given
-        )  # what is not is for the upstream to refuse
-        tools, recall = (tuple(given) if usable else ()), ""
-        if self.strategy.recalls and usable and body.get("n") in (None, 1):
-            recall = tool_name(tool_names(tools))
-            tools = (*tools, tool_of(recall))
+        belt = self._belt(body, history, past)
         wanted = body.get("max_completion_tokens") or body.get("max_tokens")
         limit = self.config.window - self.config.reserve(wanted if isinstance(wanted, int) else None)
-        counted: dict[tuple[Message, ...], int] = {}
+        counted: dict[tuple[object, tuple[Message, ...]], int] = {}
 
         def count(messages: Sequence[Message]) -> int:
-            key = tuple(messages)
+            key = belt.place, tuple(messages)
             if key not in counted:
-                counted[key] = self._count_tokens([message.as_dict() for message in key], tools)
+                counted[key] = self._count_tokens([message.as_dict() for message in messages], belt.shown)
             return counted[key]
 
         async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
-            own = {key: value for key, value in self._body(body, messages, tools).items() if key not in NOT_FOR_OWN_CALLS}
+            own = {key: value for key, value in self._body(body, messages, belt.shown).items() if key not in NOT_FOR_OWN_CALLS}
             sent = for_own_call({**own, "max_tokens": max_tokens}, self.config)
             reply = await self._own_call(complete, sent)
             if reply.thought_it_all_away:
@@ -148,7 +145,23 @@ class Keeper:
                 reply = await self._own_call(complete, with_thinking(sent, False))
             return reply
 
-        return Situation(history, past, self.config, limit, count, ask, tools, recall)
+        situation = Situation(history, past, self.config, limit, count, ask, belt)
+        belt.keep_within(situation.tools_fit)
+        return situation
+
+    def _belt(self, body: Body, history: History, past: Past) -> Belt:
+        """The request's tools, and the keeper's own where calls of them can be answered."""
+        given = body.get("tools") or []
+        usable = isinstance(given, list) and all(
+            isinstance(tool, dict) for tool in given
+        )  # what is not is for the upstream to refuse
+        if not usable or body.get("n") not in (None, 1):
+            return Belt(tuple(given) if usable else ())
+        belt = Belt(tuple(given), tool_name(tool_names(given)) if self.strategy.recalls else "")
+        tree = catalogue(belt.given) if self.config.tool_tree and self.strategy.name != PASS_THROUGH else None
+        if tree is None or whole(tree):
+            return belt
+        return with_tree(belt, tree, history, past, body.get("tool_choice"), self.config.openings_a_turn)
 
     async def _own_call(self, complete: Complete, body: Body) -> Reply:
         reply = await complete(body)

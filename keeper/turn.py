@@ -1,4 +1,4 @@
-"""One request of an agent from its view to its reply, with the searches in between that the agent never sees.
+"""One request of an agent from its view to its reply, with the searches and opened tool groups between that the agent never sees.
 
 A turn may take several model calls: a search is answered and the model goes on, a reply that was all thinking is asked for again
 without. take() is told each reply and says what to send next (`body`) or that the turn is finished (`reply`).
@@ -21,6 +21,7 @@ from keeper.thinking import with_thinking
 SEARCHES = "searches"
 SOME_RANDOMNESS = 0.7  # temperature of the one reply after the third refusal in a row: the same sampling gives the same search
 TOKENS = frozenset({"prompt_tokens", "cached_tokens", "completion_tokens"})
+AS_LONG_AS_AN_OPENING = "x " * 256
 SHOWN_FOR = 8  # messages: a turn that goes on longer than that has moved on
 SHOWN_AGAIN = "\n\nYOUR EARLIER SEARCHES FOR THIS (shown again, the reply after them was empty)\n"
 
@@ -73,7 +74,8 @@ class Turn:
         self._manners = Manners()
         for query in shown.queries if shown else ():
             self._manners.refusal(query, situation.config.searches_a_turn)
-        self.recall = situation.recall
+        self._belt = situation.belt
+        self.hidden = self._belt.hidden  # names of tools whose calls the agent does not see
         self._sampling = body
         self._thinking_dropped = False
         self._said: list[str] = []
@@ -104,11 +106,11 @@ class Turn:
             self._add({"thinking_dropped": 1})
             self.body, self._sampling = with_thinking(self.body, False), with_thinking(self._sampling, False)
             return
-        mine = [call for call in reply.message.tool_calls if self.recall and call.name == self.recall]
+        mine = [call for call in reply.message.tool_calls if call.name in self.hidden]
         others = tuple(call for call in reply.message.tool_calls if call not in mine)
         self._said.append(reply.message.text)
         if mine and not self._gave_up():
-            self._search(reply.message, mine, others)
+            self._go_on(reply.message, mine, others)
             if not others:
                 return
         self._finish(reply, others)
@@ -120,19 +122,40 @@ class Turn:
             self._situation.add(name, counters[name])
 
     def _gave_up(self) -> bool:
-        """It searched on after it was told, twice, to answer: the turn ends with what it said."""
-        return self._manners.refused > 4 or self._manners.searches > self._situation.config.searches_a_turn + 2
+        """It searched or opened on after it was told, twice, to answer: the turn ends with what it said."""
+        return (
+            self._belt.refused > 2
+            or self._manners.refused > 4
+            or self._manners.searches > self._situation.config.searches_a_turn + 2
+        )
 
-    def _search(self, message: Message, mine: Sequence[ToolCall], others: tuple[ToolCall, ...]) -> None:
-        """Answers the searches; beside calls that the agent must answer, their results wait for its next request."""
-        results = [(call, self._result(call)) for call in mine]
+    def _go_on(self, message: Message, mine: Sequence[ToolCall], others: tuple[ToolCall, ...]) -> None:
+        """Answers the calls of the keeper's tools; beside calls that the agent must answer, searches wait for its next request,
+        and the groups that were opened are open in it."""
+        calls = replace(message.without_reasoning(), tool_calls=tuple(mine))
+        results = [
+            (call, self._opened(call, calls) if call.name == self._belt.navigation else self._result(call)) for call in mine
+        ]
         if others:
             return
-        calls = replace(message.without_reasoning(), tool_calls=tuple(mine))
         self._added += [calls, *(tool(call.id, text) for call, text in results)]
         self._make_room()
+        if any(call.name == self._belt.navigation for call in mine):
+            self._sampling = {**self._sampling, "tools": list(self._belt.shown)}
         sampling = {**self._sampling, "temperature": max(SOME_RANDOMNESS, self._sampling.get("temperature") or 0)}
         self.body = {**(sampling if self._manners.stopped else self._sampling), "messages": self._messages()}
+
+    def _opened(self, call: ToolCall, calls: Message) -> str:
+        """What the model is told after open_tools. A group opens only where its tools fit beside what this turn has shown."""
+        refused = self._belt.refused
+
+        def fits() -> bool:
+            shown = (*self.view.messages, *self._added, calls, tool(call.id, AS_LONG_AS_AN_OPENING))
+            return self._situation.tools_fit() and self._situation.count(shown) <= self._situation.limit
+
+        text = self._belt.answer(call, fits)
+        self._add({"tool_openings_refused" if self._belt.refused > refused else "tool_openings": 1})
+        return text
 
     def _result(self, call: ToolCall) -> str:
         query = query_of(call)
@@ -171,6 +194,9 @@ class Turn:
         message = replace(reply.message.with_text(text), tool_calls=calls)
         finish = "stop" if reply.finish == "tool_calls" and not calls else reply.finish
         self.finished, self.reply = True, replace(reply, message=message, finish=finish)
+        for call in calls:
+            self._belt.called(call.name, self._situation.tools_fit)
+        self._belt.save(self._situation.past, len(self._situation.history))
         if self._found and (calls or not text.strip()):
             self._remember_searches()
         if not message.empty:

@@ -123,6 +123,7 @@ class Settings(BaseModel):
         "as_sent", "as_sent: the client's setting. questions: off on ordinary turns, on until a question is answered.", KEEPER
     )
     thinking_effort: str = option("", "reasoning_effort of every call that passes the keeper, such as medium.", KEEPER)
+    tool_tree: bool = option(False, "Show many tools as groups that the model opens; the client notices nothing.", KEEPER)
 
     host: str = option("127.0.0.1", "Address to listen on. Others than this machine can reach 0.0.0.0: set --api-key then.", HTTP)
     port: int = option(8080, "Port to listen on; 0: any free one, which is printed.", HTTP, ge=0, le=65535)
@@ -187,7 +188,7 @@ def checked(settings: Settings) -> Settings:
             check()
         except (ValueError, UnknownStrategy) as error:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(settings, name)}: {error}") from error
-    for name in ("window", "archive", "thinking_effort"):
+    for name in ("window", "archive", "thinking_effort", "tool_tree"):
         if getattr(settings, name) and settings.keeper is None:
             raise ConfigError(f"--{name.replace('_', '-')} needs --keeper")
     return settings

@@ -37,6 +37,8 @@ COUNTED = {
     "retrievals": "Times stored sentences were shown at a question.",
     "searches": "Archive searches answered.",
     "searches_refused": "Archive searches refused.",
+    "tool_openings": "Calls of open_tools answered (--tool-tree).",
+    "tool_openings_refused": "Calls of open_tools refused, because a turn had too many.",
     "thinking_dropped": "Replies asked for again without thinking, because they were thinking alone.",
 }
 

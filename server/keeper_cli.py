@@ -156,6 +156,7 @@ def proxy(
         Thinking, typer.Option(help="as_sent, or questions: on until a question is answered, else off.")
     ] = Thinking.AS_SENT,
     thinking_effort: Annotated[str, typer.Option(help="reasoning_effort of every call that passes.")] = "",
+    tool_tree: Annotated[bool, typer.Option("--tool-tree", help="Show many tools as groups that the model opens.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the upstream's next byte.", min=0.001)] = 600.0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one, which is printed.", min=0, max=65535)] = 8081,
@@ -169,18 +170,26 @@ def proxy(
     from server.proxy_run import run  # so that --help is quick
 
     checked_url(upstream)
-    config = proxy_config(keeper, window, archive, notes_every, thinking, thinking_effort)
+    config = proxy_config(keeper, window, archive, notes_every, thinking, thinking_effort, tool_tree)
     run(config, upstream, key_from(upstream_key_env), timeout, host, port, api_key)
 
 
 def proxy_config(
-    strategy: str, window: int, archive: Path | None, notes_every: int, thinking: Thinking, effort: str
+    strategy: str, window: int, archive: Path | None, notes_every: int, thinking: Thinking, effort: str, tool_tree: bool = False
 ) -> KeeperConfig:
     """The options as settings of the keeper; ConfigError names the option that cannot be used."""
     try:
         make(strategy)
         root = archive or archive_folder()
-        return KeeperConfig(window, strategy, root, notes_every_tokens=notes_every, thinking=thinking, thinking_effort=effort)
+        return KeeperConfig(
+            window,
+            strategy,
+            root,
+            notes_every_tokens=notes_every,
+            thinking=thinking,
+            thinking_effort=effort,
+            tool_tree=tool_tree,
+        )
     except KeeperError as error:
         raise ConfigError(f"--keeper: {error}") from error
     except ValueError as error:

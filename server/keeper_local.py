@@ -130,6 +130,7 @@ def keeper_for(runtime: Runtime) -> Keeper:
             root=settings.archive or archive_folder(),
             thinking=Thinking(settings.thinking),
             thinking_effort=settings.thinking_effort,
+            tool_tree=settings.tool_tree,
         )
         measured = Tope(lambda: prices(runtime)) if config.strategy == Tope.name else None
         return Keeper(config, LocalModel(runtime, None).complete, counting(runtime), Archive(config.root), measured)

@@ -56,7 +56,7 @@ async def streamed(
     wants_usage = bool(_options(body).get("include_usage"))
     begun = False
     while not turn.finished:
-        assembly = Assembly(turn.recall)
+        assembly = Assembly(turn.hidden)
         options = {**_options(turn.body), "include_usage": True}
         async with aclosing(model.chunks({**turn.body, "stream": True, "stream_options": options})) as chunks:
             async for chunk in chunks:

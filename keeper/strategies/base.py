@@ -8,10 +8,11 @@ strategies/NAME.py with a class that has this shape, and name it in strategies/r
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from keeper.belt import Belt
 from keeper.config import KeeperConfig
-from keeper.message import History, Message
+from keeper.message import History, Message, user
 from keeper.model import Reply
 from keeper.past import Past
 
@@ -38,7 +39,7 @@ class Situation:
     past     the archive along this history: marks (put, latest), search, stored messages; all of `history` is in it already
     limit    tokens that the view may take, tools included: the window less the room for a reply
     count    tokens of a view with this request's tools, by the model's own tokenizer
-    tools    the request's, the search tool last where there is one; `recall` is its name then
+    belt     the tools that are shown now, the search tool last where there is one; `recall` is its name then
     ask      one call of the strategy's own (notes, summary): the given messages, rendered exactly like a main call with the
              same tools, at most `max_tokens` of reply; raises UpstreamFailed
     """
@@ -49,9 +50,16 @@ class Situation:
     limit: int
     count: Callable[[Sequence[Message]], int]
     ask: Callable[[Sequence[Message], int], Awaitable[Reply]]
-    tools: tuple[dict[str, Any], ...] = ()
-    recall: str = ""
+    belt: Belt = field(default_factory=lambda: Belt(()))
     counters: dict[str, int] = field(default_factory=dict)  # what this request did: note_calls, re_asks, cuts, left_out, ...
+
+    @property
+    def recall(self) -> str:
+        return self.belt.recall
+
+    def tools_fit(self) -> bool:
+        """Whether the shown tools leave the conversation its share of the view."""
+        return self.count((user("?"),)) <= self.limit * self.config.tools_share
 
     def add(self, counter: str, n: int = 1) -> None:
         """Counts something that happened in this request; it ends in /metrics."""

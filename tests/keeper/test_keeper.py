@@ -347,7 +347,7 @@ def part(index: int, name: str = "", arguments: str = "", call_id: str = "") -> 
 
 
 def test_streamed_text_passes_at_once_and_search_calls_never() -> None:
-    assembly = Assembly("recall")
+    assembly = Assembly(frozenset({"recall"}))
     stream = [
         chunk({"role": "assistant", "content": ""}),
         chunk({"content": "Hel"}),

@@ -48,7 +48,10 @@ def test_a_catalogue_of_one_group_is_shown_whole_with_nothing_to_open() -> None:
 
 
 def test_a_catalogue_of_at_most_four_groups_is_left_whole_in_its_order() -> None:
-    given = [{"type": "web_search"}, *(tool(f"{space}_{n}") for n in range(8, 0, -1) for space in ("mail", "files"))]
+    given: list[dict[str, Any]] = [
+        {"type": "web_search"},
+        *(tool(f"{space}_{n}") for n in range(8, 0, -1) for space in ("mail", "files")),
+    ]
     assert len(list(catalogue(given).root.groups())) == 2
     assert view(catalogue(given), begin(catalogue(given), "hm")) == tuple(given)
 
@@ -60,7 +63,8 @@ def test_what_is_no_function_tool_is_shown_whatever_is_open() -> None:
 
 
 def test_the_navigation_tool_makes_way_for_a_tool_of_its_name() -> None:
-    known = catalogue([*large().tools.values(), tool(OPEN_TOOLS), {"type": "custom", "name": "open_tools_2"}])
+    own: list[dict[str, Any]] = [tool(OPEN_TOOLS), {"type": "custom", "name": "open_tools_2"}]
+    known = catalogue([*large().tools.values(), *own])
     shown = [tool for tool in view(known, Walk(open=("other",))) if "function" in tool]
     assert names(shown) == ["open_tools_3", OPEN_TOOLS]
 

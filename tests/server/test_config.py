@@ -84,7 +84,7 @@ def test_a_shown_size_reads_back_to_within_its_four_digits(nbytes: int) -> None:
     assert parse_size(show_size(nbytes)) == pytest.approx(nbytes, rel=1e-3)
 
 
-@pytest.mark.parametrize("given", [{"window": 4096}, {"archive": "x"}, {"thinking_effort": "low"}])
+@pytest.mark.parametrize("given", [{"window": 4096}, {"archive": "x"}, {"thinking_effort": "low"}, {"tool_tree": True}])
 def test_an_option_of_the_keeper_without_the_keeper_is_refused_rather_than_ignored(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="needs --keeper"):
         load(given)

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from server.app import create_app
 from server.config import ConfigError
 from tests.keeper.helpers import a, s, u
+from tests.keeper.test_tooltree import large
 from tests.server.serving import Answers, events, metric, runtime, serving
 
 SAYS = Answers("It is 342.", {"NOTES REQUEST": "What changed?</think>\n\ndoma86 = 342 by Ada"})
@@ -52,6 +53,22 @@ def test_a_streamed_reply_is_the_whole_reply(tmp_path: Path) -> None:
         assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == "It is 342."
         assert lines[-1] == "[DONE]" and chunks[-1]["choices"][0]["finish_reason"] == "stop"
         assert chunks[-1]["kvalet"]["keeper"]["cut"]
+
+
+def test_a_turn_opens_a_group_and_calls_a_tool_of_it_and_the_client_sees_that_call_alone(tmp_path: Path) -> None:
+    opens = "<tool_call>\n<function=open_tools>\n<parameter=path>\nsql\n</parameter>\n</function>\n</tool_call>"
+    lists = "<tool_call>\n<function=mcp__sql__list_entry>\n</function>\n</tool_call>"
+    says = Answers(opens, {"Open: sql": lists})
+    given = {"tools": list(large().tools.values()), "max_tokens": 512}
+    with serving(**options(tmp_path, script=says, tool_tree=True, window=16384)) as client:
+        found = chat(client, [u("Which entries are there?")], **given).json()
+        (call,) = found["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == "mcp__sql__list_entry" and found["choices"][0]["finish_reason"] == "tool_calls"
+        assert found["kvalet"]["keeper"]["tool_openings"] == metric(client, "kvalet_keeper_tool_openings_total") == 1
+        chunks = [json.loads(line) for line in events(chat(client, [u("What else is there?")], stream=True, **given))[:-1]]
+        parts = [part for c in chunks for part in c["choices"][0]["delta"].get("tool_calls") or ()]
+        assert "".join(part["function"].get("name") or "" for part in parts) == "mcp__sql__list_entry"
+        assert "open_tools" not in json.dumps(chunks) and chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_the_view_is_counted_with_the_models_own_tokenizer(tmp_path: Path) -> None:
