@@ -4,7 +4,7 @@ Attention KV is assumed kept and a block without a checkpoint at its end is no h
 where a name says so and grid steps elsewhere. Memory is bounded: what is remembered of ids and conversations has a limit.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -122,7 +122,7 @@ class _Conversation:
     ids: Ids = ()
     length: int = 0
     branches: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()  # in steps, ascending: every place once, or they would grow with the trace
     turns: int = 0
     left: tuple[tuple[int, Ids], ...] = ()  # the turns that left branches, and the chains that they left
 
@@ -182,7 +182,9 @@ class Simulator:
         if rollback:
             last.branches = (*(b for b in last.branches if b < common * grid), common * grid)
         self._watch_left(last, turn.ids, common)
-        last.ends = tuple(end for end in (*last.ends, last.length) if 0 < end < (common + 1) * grid)
+        last.ends = last.ends[: bisect_right(last.ends, common)]
+        if last.length // grid in range(1, common + 1) and last.length // grid not in last.ends:
+            last.ends = tuple(sorted((*last.ends, last.length // grid)))
         last.ids, last.length = turn.ids, turn.length
         return common, rollback
 
@@ -206,7 +208,7 @@ class Simulator:
             start=resumed * grid,
             grid=grid,
             interval=policy.interval,
-            anchors=(*((p, kind, False) for kind, p in turn.marks), *((end, "user_end", False) for end in conversation.ends)),
+            anchors=(*((p, kind, False) for kind, p in turn.marks), *((end * grid, "user_end", False) for end in conversation.ends)),
             branches=conversation.branches,
             curve=curve,
             kept=tuple(step * grid for step in conversation.kept.on(turn.ids)) if policy.learns else (),

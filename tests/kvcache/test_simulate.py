@@ -135,6 +135,14 @@ def test_memory_does_not_grow_with_the_trace() -> None:
     assert bytes_after(200) < 1.2 * bytes_after(40)
 
 
+def test_a_conversation_that_comes_back_again_and_again_remembers_no_end_twice() -> None:
+    simulator = Simulator(Policy("anchors", "lru", 4, GRID), known=Known(500))
+    for number in range(60):
+        simulator.turn(prompt(1, 2, 3, 1000 + number))
+        simulator.turn(prompt(1, 2, rest=1 + number))
+    assert simulator._conversations["a"].ends == (2,)
+
+
 def test_an_unknown_policy_is_named_before_anything_is_replayed() -> None:
     with pytest.raises(UnknownPolicy):
         Simulator(Policy("magic", "lru", 4, GRID))
