@@ -72,7 +72,9 @@ class Watch:
         """Drops a chain's ids; what another chain shares of them passes on to that one, so that known ids have no gap."""
         owner, ids = self._owner, chain.ids
         first = next((place for place, id in enumerate(ids) if owner.get(id) == number), len(ids))
-        here = ids[first] if first < len(ids) else None  # before it others own all; only who shares it can inherit more
+        if first == len(ids):
+            return
+        here = ids[first]  # before it others own all; only who shares it can inherit more
         heirs = [n for n, c in self._chains.items() if first < len(c.ids) and c.ids[first] == here]
         heir, shared = max(
             ((n, common_steps(ids, self._chains[n].ids)) for n in heirs), key=lambda found: found[1], default=(0, 0)
