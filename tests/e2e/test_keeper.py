@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import Message, Server, assistant, serving, system, user, words
+from tests.e2e.serving import Message, Server, assistant, read, serving, system, user, words
+from tests.keeper.test_tooltree import large
 
 pytestmark = [pytest.mark.model, pytest.mark.e2e]
 WINDOW = 6144
@@ -64,3 +65,29 @@ def test_notes_and_conversations_are_there_after_a_restart(tmp_path: Path) -> No
             assert max(one["messages"] for one in listed) >= len(history) - 1
             assert server.stop() == 0
     assert found["kvalet"]["keeper"]["view_from"] > 0
+
+
+OPENS_OR_LISTS = r"""
+root ::= "<tool_call>\n<function=" (opens | lists) "\n</function>\n</tool_call>"
+opens ::= "open_tools>\n<parameter=path>\nsql\n</parameter>"
+lists ::= "mcp__sql__list_entry>"
+"""
+
+
+def test_a_turn_opens_a_group_of_tools_and_then_calls_one_of_it(tmp_path: Path) -> None:
+    """Each call of a turn draws anew which of the two it is, so that some seed opens the group first and then calls."""
+    options = ["synthetic:tiny", "--keeper", "--tool-tree", "--archive", str(tmp_path), "--threads", "1"]
+    with serving(*options) as server:
+        for seed in range(40):
+            ask = {"tools": list(large().tools.values()), "grammar": OPENS_OR_LISTS, "seed": seed, "temperature": 1.0}
+            found = server.chat([user(f"{words(5, seed)}?")], 256, chat_template_kwargs=OFF, **ask)
+            calls = found["choices"][0]["message"].get("tool_calls") or []
+            if found["kvalet"]["keeper"].get("tool_openings") and calls:
+                break
+        assert found["kvalet"]["keeper"]["tool_openings"] >= 1
+        assert [call["function"]["name"] for call in calls] == ["mcp__sql__list_entry"]
+        assert found["choices"][0]["finish_reason"] == "tool_calls"
+        reply = {**found["choices"][0]["message"], "content": None}
+        result = {"role": "tool", "tool_call_id": calls[0]["id"], "content": words(20, 1)}
+        after = server.chat([user(f"{words(5, seed)}?"), reply, result], chat_template_kwargs=OFF, tools=ask["tools"])
+        assert read(after) <= 256 < after["usage"]["prompt_tokens"], "the group stays open: the prompt begins with the same tools"

@@ -179,7 +179,7 @@ def test_groups_that_are_gone_take_no_places_in_a_saved_walk() -> None:
 
 
 def test_words_no_name_shares_and_odd_tools_do_not_break_the_tree() -> None:
-    odd = [
+    odd: list[dict[str, Any]] = [
         {"type": "web_search"},
         {"function": {}},
         tool("ünïcödé"),

@@ -113,6 +113,7 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
 
 def test_options_of_the_proxy_that_cannot_be_used_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proxy_config("in-place", 4096, Path("x"), 0, Thinking.QUESTIONS, "").strategy == "in-place"
+    assert [proxy_config("drop", 4096, None, 0, Thinking.AS_SENT, "", on).tool_tree for on in (False, True)] == [False, True]
     with pytest.raises(ConfigError, match="--keeper"):
         proxy_config("sliding", 4096, None, 0, Thinking.AS_SENT, "")
     with pytest.raises(ConfigError, match="--window"):

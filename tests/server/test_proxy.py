@@ -21,6 +21,7 @@ from tests.keeper.counting import count
 from tests.keeper.helpers import a, s, t, u
 from tests.keeper.reader import Reader, call, text_of
 from tests.keeper.stories import Stream
+from tests.keeper.test_tooltree import large
 from tests.keeper.upstream import Upstream, reading, serving, upstream
 
 LEDGER = [s(), u("Item 1: doma86 = 342 by Ada."), a("Noted."), u("doma86?")]
@@ -93,6 +94,22 @@ def test_searches_happen_between_and_neither_a_whole_nor_a_streamed_reply_shows_
         assert sum("role" in c["choices"][0]["delta"] for c in chunks[:-1]) == 1
         assert chunks[-2]["kvalet"]["keeper"]["searches"] == 1
         assert len(up.bodies) == 4 and proxy.keeper.counters["searches"] == 2
+
+
+def test_groups_are_opened_between_and_neither_a_whole_nor_a_streamed_reply_shows_it() -> None:
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        opened = any(tool["function"]["name"] == "mcp__sql__list_entry" for tool in body["tools"])
+        wanted = call("mcp__sql__list_entry", {}, 2) if opened else call("open_tools", {"path": "sql"}, 1)
+        return {"role": "assistant", "content": None, "tool_calls": [wanted]}
+
+    tools = list(large().tools.values())
+    with proxied(answer, tool_tree=True) as (client, up, _):
+        whole = chat(client, [u("one")], tools=tools).json()["choices"][0]["message"]
+        assert [c["function"]["name"] for c in whole["tool_calls"]] == ["mcp__sql__list_entry"]
+        chunks = streamed(client, [u("another")], tools=tools)
+        parts = [p for c in chunks[:-1] for p in c["choices"][0]["delta"].get("tool_calls") or ()]
+        assert parts[0]["function"]["name"] == "mcp__sql__list_entry" and parts[0]["index"] == 0
+        assert "open_tools" not in json.dumps(chunks[:-1]) and len(up.bodies) == 4
 
 
 def test_the_agents_own_calls_pass_in_both_forms() -> None:
