@@ -23,10 +23,11 @@ def common_steps(one: Ids, other: Ids) -> int:
 
 
 class _Chain:
-    """What was last seen of one conversation: its ids, where its prompts ended, and where it was branched."""
+    """What was last seen of one conversation: its ids, where its prompts ended, and where it was branched. `shared`: no id
+    that it owns at or beyond this place is in another chain, for a later one that had it would own it."""
 
-    def __init__(self, ids: Ids, turns: tuple[int, ...], branches: tuple[int, ...], shape: Shape) -> None:
-        self.ids, self.turns, self.branches, self.shape = ids, turns, branches, shape
+    def __init__(self, ids: Ids, turns: tuple[int, ...], branches: tuple[int, ...], shape: Shape, shared: int) -> None:
+        self.ids, self.turns, self.branches, self.shape, self.shared = ids, turns, branches, shape, shared
 
 
 class Watch:
@@ -48,16 +49,17 @@ class Watch:
         before = self._chains.get(number)
         turns: tuple[int, ...] = ()
         branches: tuple[int, ...] = ()
+        shared = known
         if before is not None:
             self.rollbacks.observe(before.shape, known * self._grid)
             turns = tuple(t for t in (*before.turns, before.shape.length) if t // self._grid <= known)[-TURNS:]
-            branches = before.branches
+            branches, shared = before.branches, before.shared
             if known < len(before.ids):
                 branches = (*(b for b in branches if b < known * self._grid), known * self._grid)
-                number = self._next
+                number, shared = self._next, known
         placed = [*marks, *((TURN, t) for t in turns), *((BRANCH, b) for b in branches)]
         shape = shape_of(length, self._grid, placed)
-        self._remember(number, _Chain(ids, turns, branches, shape), 0 if number == self._next else known)
+        self._remember(number, _Chain(ids, turns, branches, shape, shared), 0 if number == self._next else known)
         return self.rollbacks.density(shape)
 
     def _remember(self, number: int, chain: _Chain, owned: int) -> None:
@@ -72,14 +74,19 @@ class Watch:
         """Drops a chain's ids; what another chain shares of them passes on to that one, so that known ids have no gap."""
         owner, ids = self._owner, chain.ids
         first = next((place for place, id in enumerate(ids) if owner.get(id) == number), len(ids))
-        if first == len(ids):
-            return
-        here = ids[first]  # before it others own all; only who shares it can inherit more
-        heirs = [n for n, c in self._chains.items() if first < len(c.ids) and c.ids[first] == here]
-        heir, shared = max(
-            ((n, common_steps(ids, self._chains[n].ids)) for n in heirs), key=lambda found: found[1], default=(0, 0)
-        )
-        owner.update(dict.fromkeys(ids[first:shared], heir))
+        shared = self._bequeath(ids, first) if first < chain.shared else first
         for id in ids[max(first, shared) :]:
             if owner.get(id) == number:
                 del owner[id]
+
+    def _bequeath(self, ids: Ids, first: int) -> int:
+        """Gives the ids from `first` on to the chain that shares most of them; returns how far. Before `first` others own all, so
+        only who shares that id can inherit more."""
+        here = ids[first] if first < len(ids) else None
+        heirs = [chain for chain in self._chains.items() if first < len(chain[1].ids) and chain[1].ids[first] == here]
+        if not heirs:
+            return first
+        shared, heir, chain = max(((common_steps(ids, c.ids), n, c) for n, c in heirs), key=lambda found: found[0])
+        chain.shared = max(chain.shared, shared)
+        self._owner.update(dict.fromkeys(ids[first:shared], heir))
+        return shared
