@@ -18,9 +18,9 @@ class Searching(Watch):
 
 def test_a_chain_that_has_nothing_to_leave_to_others_is_forgotten_without_a_search() -> None:
     rng = random.Random(7)
-    chats = [[0, *range(100 * number, 100 * number + 9)] for number in range(1, 8)]
-    quick, searching = Watch(16, Rollbacks(), 5), Searching(16, Rollbacks(), 5)
-    for fresh in range(10_000, 11_000):
+    chats = [[0, *range(100 * number, 100 * number + 9)] for number in range(1, 25)]
+    quick, searching = Watch(16, Rollbacks(), 16), Searching(16, Rollbacks(), 16)
+    for fresh in range(10_000, 13_000):
         at = rng.randrange(len(chats))
         if rng.random() < 0.4:
             chats[at] = chats[rng.randrange(len(chats))][: rng.randrange(1, 9)]
