@@ -208,7 +208,10 @@ class Simulator:
             start=resumed * grid,
             grid=grid,
             interval=policy.interval,
-            anchors=(*((p, kind, False) for kind, p in turn.marks), *((end * grid, "user_end", False) for end in conversation.ends)),
+            anchors=(
+                *((p, kind, False) for kind, p in turn.marks),
+                *((end * grid, "user_end", False) for end in conversation.ends),
+            ),
             branches=conversation.branches,
             curve=curve,
             kept=tuple(step * grid for step in conversation.kept.on(turn.ids)) if policy.learns else (),
