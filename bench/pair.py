@@ -1,4 +1,7 @@
-"""`kvalet-bench pair`: the same conversations with one engine and with two, of which the idle one reads ahead."""
+"""`kvalet-bench pair`: the same conversations with one engine and with two, of which the idle one reads ahead.
+
+A recorded chat is played with its own answers: a grammar lets the model say nothing else.
+"""
 
 import statistics
 import tempfile
@@ -12,13 +15,14 @@ import typer
 from rich.console import Console
 
 from bench.errors import BadOption
-from bench.pair_talk import Client, Step, steps, trace_pauses
+from bench.pair_talk import Client, Step, recorded_steps, steps, trace_pauses
 from bench.report import Column, Plot, Report, draw, number, percent, publish
 from bench.servers import Setup, kvalet
 from engine import catalog
 
 TEMPLATE = Path(__file__).with_name("thinking.jinja")
 WINDOW = 3072  # of the keeper: some ten turns
+RECORDED_CTX = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ PLAYS = (
     Play("with a keeper's cut", ("--keeper", "in_place"), thinks=False),
     Play("no pause", ("--chat-template", str(TEMPLATE)), pauses=False),
 )
+RECORDED = Play("recorded chats", ("--chat-template", str(TEMPLATE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ def play(setup: Setup, what: Play, pair: Sequence[str], script: Sequence[Step], 
     """With pauses both servers are asked in turn, the first changing, and the pause comes when both have answered; without,
     each plays the whole conversation in turn, `rounds` times, because silence is what the background waits for."""
     clients = Client(what.thinks), Client(what.thinks)
-    setup = replace(setup, ctx=WINDOW) if "--keeper" in what.options else setup
+    if "--keeper" in what.options or what is RECORDED:
+        setup = replace(setup, ctx=RECORDED_CTX if what is RECORDED else WINDOW)
     with tempfile.TemporaryDirectory(prefix="kvalet-pair-") as folder:
         places = [Path(folder) / name for name in ("one", "two")]
         with ExitStack() as stack:
@@ -115,10 +121,8 @@ def _sum(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def row(played: Played) -> dict[str, Any]:
-    """Medians over the turns after the first, which is cold everywhere; ratios are medians of the turns' own."""
-    one, two = (played.one.turns[1:], played.two.turns[1:])
-    if not played.play.pauses:
-        one, two = ([turn for turn in client.turns if turn.number] for client in (played.one, played.two))
+    """Medians over the turns after a conversation's first, which is cold everywhere; ratios are medians of the turns' own."""
+    one, two = ([turn for turn in client.turns if turn.number] for client in (played.one, played.two))
     ms = [a.ms / b.ms for a, b in zip(one, two, strict=True)]
     cuts = [a.ms / b.ms for a, b in zip(one, two, strict=True) if a.cut]
     return {
@@ -187,6 +191,10 @@ def picture(played: Sequence[Played]) -> Report:
 def command(
     model: Annotated[str, typer.Option(help="A GGUF or a name.")] = "synthetic:tiny",
     turns: Annotated[int, typer.Option(min=2, help="Turns of each conversation.")] = 20,
+    trace: Annotated[
+        Path | None, typer.Option(help="Also the chats of a folder of full-text traces.")
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, help="How many of its chats.")] = 2,
     threads: Annotated[int, typer.Option(min=1, help="Threads of an engine.")] = 1,
     devices: Annotated[str, typer.Option(help="--devices of the pair; empty: --background-slots 1.")] = "cpu,cpu",
     scenario: Annotated[list[str] | None, typer.Option(help="A scenario by name; may be repeated. None: all.")] = None,
@@ -204,6 +212,7 @@ def command(
     drawn = trace_pauses(pauses) if pauses else ()
     if pauses and not drawn:
         raise BadOption("--pauses", f"{pauses}: nobody pauses there")
+    recorded = recorded_steps(trace, sessions) if trace else ()
     if quick:
         turns, rounds = 4, 1
     pair = ("--devices", devices) if devices else ("--background-slots", "1")
@@ -214,6 +223,9 @@ def command(
         if not scenario or what.name in scenario:
             console.print(what.name)
             played.append(play(setup, what, pair, script, rounds, seed))
+    if recorded:
+        console.print(RECORDED.name)
+        played.append(play(setup, RECORDED, pair, recorded, rounds, seed))
     publish(report(played, setup, pair), json_path=json)
     if plot is not None:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from bench import miniswe
 from bench.errors import Unreachable
 from engine.vocabulary import WORDS
 
@@ -18,18 +19,24 @@ Message = dict[str, Any]
 MEDIAN_PAUSE, SPREAD = 107.0, 1.44
 """Seconds between an answer and the next message, lognormal: median 107 and a tenth below 17, as in the 542 pauses of people in
 the kv-cache-tester sessions (docs/benchmarks.md)."""
-GRAMMAR = r'root ::= "<think>\n" [a-z ]{%d} "\n</think>\n\n" [a-z ]{%d}'
+RUN = 32
+GRAMMAR = r"""root ::= "<think>\n" run{%d} "\n</think>\n\n" run{%d}
+run ::= [a-z ]{32}"""
+"""In runs of RUN letters: repeating the letters themselves would make a rule of each."""
 POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A person's turn: words said after `pause` seconds, and how many letters the model then thinks and answers."""
+    """A person's turn: words said after `pause` seconds, and how many letters the model then thinks and answers. `recorded`: the
+    answer that it must give; `first`: a new conversation begins."""
 
     words: str
     pause: float
-    thought: int
-    answer: int
+    thought: int = 0
+    answer: int = 0
+    recorded: str | None = None
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,20 @@ def steps(count: int, seed: int, *, scale: float = 1.0, pauses: Sequence[float] 
     return tuple(made)
 
 
+def recorded_steps(folder: Path, sessions: int) -> tuple[Step, ...]:
+    """The first sessions of a folder of full-text traces (bench/miniswe.py) as one script. Raises TraceError."""
+    made = []
+    for session in list(miniswe.sessions(folder).values())[:sessions]:
+        for asked, answered in zip(session[::2], session[1::2], strict=False):
+            made.append(Step(asked.text, MEDIAN_PAUSE, recorded=answered.text, first=asked is session[0]))
+    return tuple(made)
+
+
+def literally(text: str) -> str:
+    """A grammar that lets a model say nothing but `text`."""
+    return f"root ::= {json.dumps(text, ensure_ascii=False)}"
+
+
 def trace_pauses(path: Path) -> tuple[float, ...]:
     """How long people took to answer in a kv-cache-tester session: the think time before each message that is text alone."""
     requests = json.loads(path.read_text("utf-8")).get("requests", ())
@@ -77,19 +98,28 @@ class Client:
     url: str = ""
     history: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    asked: int = 0  # turns of this conversation
     waited: float = 0.0
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=600))
 
     def begin(self, seed: int) -> None:
         text = " ".join(random.Random(seed).choices(WORDS, k=150))
-        self.history, self.turns = [{"role": "system", "content": text}], []
+        self.history, self.turns, self.asked = [{"role": "system", "content": text}], [], 0
 
     def say(self, step: Step) -> None:
         """Sends the next message and reads the answer as it comes."""
+        if step.first:
+            self.history, self.asked = [], 0
         self.history.append({"role": "user", "content": step.words})
         body: dict[str, Any] = {"messages": self.history, "stream": True, "temperature": 0}
-        if self.thinks:
-            body |= {"grammar": GRAMMAR % (step.thought, step.answer), "enable_thinking": True, "max_tokens": 3000}
+        if step.recorded is not None:
+            body |= {"grammar": literally(step.recorded), "enable_thinking": False, "max_tokens": 4 * len(step.recorded)}
+        elif self.thinks:
+            body |= {
+                "grammar": GRAMMAR % (step.thought // RUN + 1, step.answer // RUN + 1),
+                "enable_thinking": True,
+                "max_tokens": 3000,
+            }
         else:
             body |= {"chat_template_kwargs": {"enable_thinking": False}, "max_tokens": step.answer // 6}
         started, first, text = time.perf_counter(), 0.0, ""
@@ -114,7 +144,8 @@ class Client:
         rate = 1e3 * timings["predicted_n"] / max(timings["predicted_ms"], 1e-3)
         cut = bool(last["kvalet"].get("keeper", {}).get("cut"))
         prompt = timings["cache_n"] + timings["prompt_n"]
-        self.turns.append(Turn(len(self.turns), prompt, timings["prompt_n"], self._new(step), ms, rate, cut))
+        self.turns.append(Turn(self.asked, prompt, timings["prompt_n"], self._new(step), ms, rate, cut))
+        self.asked += 1
 
     def _new(self, step: Step) -> int:
         """Tokens of the message with its markup and of the answer's opening, which everybody must read."""

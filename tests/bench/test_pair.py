@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from bench import cli
 from bench.errors import BadOption
-from bench.pair_talk import steps, trace_pauses
+from bench.pair_talk import literally, recorded_steps, steps, trace_pauses
 
 
 @pytest.mark.e2e
@@ -41,3 +41,18 @@ def test_pauses_are_those_of_people_in_a_session(tmp_path: Path) -> None:
     assert trace_pauses(tmp_path / "s.json") == (12.5,)
     assert [step.pause for step in steps(3, 1, pauses=(1.0, 2.0))] == [1.0, 2.0, 1.0]
     assert steps(3, 1) == steps(3, 1) != steps(3, 2)
+
+
+def test_a_recorded_chat_is_played_with_its_own_answers(tmp_path: Path) -> None:
+    calls = [("Fix it.", "Look.\n```bash\nls\n```"), ("Fix it.\na.py", 'Say "done".')]
+    for name in ("one", "two"):
+        lines = [json.dumps({"input": seen, "output": said}) for seen, said in calls]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    script = recorded_steps(tmp_path, 2)
+    assert [(step.words, step.recorded, step.first) for step in script[:2]] == [
+        ("Fix it.", calls[0][1], True),
+        ("a.py", calls[1][1], False),
+    ]
+    assert [step.first for step in script] == [True, False, True, False]
+    assert len(recorded_steps(tmp_path, 1)) == 2
+    assert literally(calls[1][1]) == 'root ::= "Say \\"done\\"."'
