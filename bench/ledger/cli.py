@@ -42,7 +42,7 @@ def _path(model: str, option: str) -> Path:
 def train(
     folder: Folder = Path("ledger-model"),
     start: Annotated[str | None, typer.Option(help="A GGUF, or a name, to begin from; none: random weights.")] = None,
-    steps: Annotated[int, typer.Option(help="Steps of about 4,600 tokens; the rate falls over the second half.", min=1)] = 2000,
+    steps: Annotated[int, typer.Option(help="Steps of about 4,600 tokens; the rate falls over the second half.", min=1)] = 1400,
     seed: Annotated[int, typer.Option(help="The same seed gives the same episodes in the same order.", min=0)] = 7,
     threads: Annotated[int, typer.Option(help="Threads of PyTorch.", min=1)] = 2,
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="A third faster; needs a C++ compiler.")] = True,

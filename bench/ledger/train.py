@@ -39,7 +39,7 @@ class Plan:
     """A training run of `steps` steps of about 4,600 tokens; the rate rises for `warm_up` steps, stays until `plateau` of the
     steps are done and falls straight to the end. `start` is a GGUF to begin from; without one the weights are random."""
 
-    steps: int = 2000
+    steps: int = 1400
     seed: int = 7
     start: Path | None = None
     rate: float = 1.5e-3
