@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -15,6 +17,7 @@ from bench.memory_run import FULL, Answer, Outcome, Settings, run
 from bench.report import Column, Plot, Report, Row, draw, number, percent, publish
 from engine import catalog
 from engine.errors import ModelError
+from engine.probe import default_threads, prepare_environment
 from keeper.errors import UnknownStrategy
 from keeper.strategies.registry import make
 
@@ -30,7 +33,8 @@ def command(
     window: Annotated[int, typer.Option(help="Tokens the model may see.", min=640)] = 1024,
     seeds: Annotated[int, typer.Option(help="Streams, from seed 0 on.", min=1)] = 1,
     model: Annotated[str, typer.Option(help="The model; another than the ledger's needs its texts to be of use.")] = "ledger",
-    threads: Annotated[int, typer.Option(help="0: as many as there are cores.", min=0)] = 0,
+    threads: Annotated[int, typer.Option(help="Of each run.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs side by side; 0: as many as there are cores for.", min=0)] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="One short stream, two strategies: seconds.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write all numbers as JSON here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a PNG here.")] = None,
@@ -45,7 +49,7 @@ def command(
         tokens, seeds = min(tokens, QUICK_TOKENS), 1
     settings = Settings(_model(model), tokens, window, threads)
     measured = [name for name in chosen if _known(name) != FULL or tokens * 3 // 2 + 1024 <= LONGEST]
-    outcomes = measure(settings, measured, range(seeds))
+    outcomes = measure(settings, measured, range(seeds), jobs or default_threads(threads))
     result = report(outcomes, settings)
     publish(result, json_path=json)
     if plot is not None:
@@ -66,17 +70,27 @@ def _known(strategy: str) -> str:
         raise BadOption("--strategy", str(error)) from None
 
 
-def measure(settings: Settings, strategies: Sequence[str], seeds: Sequence[int]) -> list[Outcome]:
-    """Every strategy on every stream, one after another."""
-    outcomes = []
-    with Progress(transient=True) as progress:
-        task = progress.add_task("memory", total=len(strategies) * len(seeds))
-        for name in strategies:
-            for seed in seeds:
-                progress.update(task, description=f"{name}, seed {seed}")
-                outcomes.append(asyncio.run(run(settings, name, seed)))
+def measure(settings: Settings, strategies: Sequence[str], seeds: Sequence[int], jobs: int = 1) -> list[Outcome]:
+    """Every strategy on every stream, `jobs` at a time, each in a process of its own: answers do not depend on it, seconds do."""
+    wanted = [(name, seed) for name in strategies for seed in seeds]
+    with ProcessPoolExecutor(min(jobs, len(wanted)), get_context("spawn"), prepare_environment) as pool, Progress() as progress:
+        task = progress.add_task("memory", total=len(wanted))
+        running = [pool.submit(played, settings, *one) for one in wanted]
+        try:
+            for future in as_completed(running):
+                future.result()
                 progress.advance(task)
-    return outcomes
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()
+            raise
+    return [future.result() for future in running]
+
+
+def played(settings: Settings, name: str, seed: int) -> Outcome:
+    """One strategy on one stream."""
+    return asyncio.run(run(settings, name, seed))
 
 
 def share(answers: Sequence[Answer]) -> float | None:

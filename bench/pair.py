@@ -191,14 +191,12 @@ def picture(played: Sequence[Played]) -> Report:
 def command(
     model: Annotated[str, typer.Option(help="A GGUF or a name.")] = "synthetic:tiny",
     turns: Annotated[int, typer.Option(min=2, help="Turns of each conversation.")] = 20,
-    trace: Annotated[
-        Path | None, typer.Option(help="Also the chats of a folder of full-text traces.")
-    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Also the chats of a folder of full-text traces.")] = None,
     sessions: Annotated[int, typer.Option(min=1, help="How many of its chats.")] = 2,
     threads: Annotated[int, typer.Option(min=1, help="Threads of an engine.")] = 1,
     devices: Annotated[str, typer.Option(help="--devices of the pair; empty: --background-slots 1.")] = "cpu,cpu",
     scenario: Annotated[list[str] | None, typer.Option(help="A scenario by name; may be repeated. None: all.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Conversations without pauses on each server, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Conversations without pauses on each server, in turn.")] = 2,
     pauses: Annotated[Path | None, typer.Option(help="A kv-cache-tester session whose pauses of people are used.")] = None,
     seed: Annotated[int, typer.Option(help="Of the words.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Four short turns, one round.")] = False,

@@ -118,7 +118,7 @@ def command(
     model: Annotated[
         str, typer.Option(help="A GGUF or a name; the geometry decides the speed, not the words.")
     ] = "synthetic:0.8b",
-    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds; ratios are medians over them.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds; ratios are medians over them.")] = 2,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each server.")] = 2,
     batch: Annotated[int, typer.Option(min=64, help="Batch of each server, a multiple of 64.")] = 512,
     quick: Annotated[bool, typer.Option(help="Seconds instead of minutes: the tiny model, short loads, one round.")] = False,
