@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
 GRACE_SECONDS = 0.5
-"""Between a rename and its row, or a row's deletion and its file's, a process at work needs milliseconds."""
+"""Between a rename and its row a process at work needs milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +195,13 @@ def _unlisted(folder: Folder, headers: dict[RowKey, Header], rows: dict[RowKey, 
 
 
 def _missing(folder: Folder, rows: dict[RowKey, Row]) -> list[RowKey]:
-    """Rows whose file is not there; those that were evicted since they were listed have no row any more."""
+    """Rows whose file is not there. Looked at again in a transaction: who evicts deletes the file first and the row with the
+    commit, however long that takes, so only then is nobody between the two."""
     gone = [key for key in rows if not _is_there(folder, key)]
     if gone:
-        time.sleep(GRACE_SECONDS)
-        still = {(row.kind, row.key) for row in listing(folder)}
-        gone = [key for key in gone if key in still and not _is_there(folder, key)]
+        with folder.index.transaction() as txn:
+            still = {(row.kind, row.key) for row in txn.rows()}
+            gone = [key for key in gone if key in still and not _is_there(folder, key)]
     return gone
 
 
