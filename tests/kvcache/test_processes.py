@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 from threading import Event, Thread
 
+from kvcache.admin import GRACE_SECONDS, listing, verify
 from kvcache.errors import EntryGone
+from kvcache.facts import EntryKind
+from kvcache.folder import open_folder, split_key
 from tests.kvcache.material import GRID, MIB, blocks_of, checkpoint_at, disk_store, disk_use, entry_files, park, tokens
 
 PROMPTS = [tokens(2 * GRID) + tokens(4 * GRID, seed=seed) for seed in range(1, 9)]
@@ -71,6 +74,31 @@ def test_two_processes_together_never_exceed_the_disk_budget(tmp_path: Path) -> 
     store = disk_store(tmp_path, disk=TIGHT)
     assert store.check().ok
     store.close()
+
+
+def test_an_eviction_that_takes_its_time_is_no_row_without_a_file(tmp_path: Path) -> None:
+    store = disk_store(tmp_path)
+    park(store, PROMPTS[0], len(PROMPTS[0]))
+    store.close()
+    folder, other = open_folder(tmp_path), open_folder(tmp_path)
+    key = next(row.key for row in listing(folder) if row.kind is EntryKind.CHECKPOINT)
+    begun = Event()
+
+    def evict() -> None:
+        with other.index.transaction() as txn:
+            txn.delete([(EntryKind.CHECKPOINT, key)])
+            other.files.remove(EntryKind.CHECKPOINT, *split_key(key))
+            begun.set()
+            time.sleep(2 * GRACE_SECONDS)
+
+    thread = Thread(target=evict)
+    thread.start()
+    begun.wait()
+    report = verify(folder)
+    thread.join()
+    assert report.ok, report.problems
+    folder.close()
+    other.close()
 
 
 def test_verifying_beside_a_process_that_parks_and_evicts_finds_nothing_wrong(tmp_path: Path) -> None:
