@@ -21,7 +21,8 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 BLOCK, CHECKPOINT = EntryKind.BLOCK, EntryKind.CHECKPOINT
 GRACE_SECONDS = 0.5
-"""Between a rename and its row a process at work needs milliseconds."""
+"""Between a rename and its row, or a file's deletion and its row's, a process at work needs milliseconds."""
+LOOKS = 5  # at a row without a file, before it is called one
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +196,15 @@ def _unlisted(folder: Folder, headers: dict[RowKey, Header], rows: dict[RowKey, 
 
 
 def _missing(folder: Folder, rows: dict[RowKey, Row]) -> list[RowKey]:
-    """Rows whose file is not there. Looked at again in a transaction: who evicts deletes the file first and the row with the
-    commit, however long that takes, so only then is nobody between the two."""
+    """Rows whose file is not there, however often one looks. Who evicts deletes the file first and the row with the commit, which
+    on a busy disk takes its time; and what is evicted may be stored and evicted again between two looks."""
     gone = [key for key in rows if not _is_there(folder, key)]
-    if gone:
-        with folder.index.transaction() as txn:
-            still = {(row.kind, row.key) for row in txn.rows()}
-            gone = [key for key in gone if key in still and not _is_there(folder, key)]
+    for _ in range(LOOKS if gone else 0):
+        time.sleep(GRACE_SECONDS)
+        still = {(row.kind, row.key) for row in listing(folder)}
+        gone = [key for key in gone if key in still and not _is_there(folder, key)]
+        if not gone:
+            break
     return gone
 
 
