@@ -49,6 +49,10 @@ def command(
         tokens, seeds = min(tokens, QUICK_TOKENS), 1
     settings = Settings(_model(model), tokens, window, threads)
     measured = [name for name in chosen if _known(name) != FULL or tokens * 3 // 2 + 1024 <= LONGEST]
+    if not measured:
+        raise BadOption(
+            "--tokens", f"{tokens}: {FULL} needs a context of more than {LONGEST:,} tokens, and nothing else was asked for"
+        )
     outcomes = measure(settings, measured, range(seeds), jobs or default_threads(threads))
     result = report(outcomes, settings)
     publish(result, json_path=json)

@@ -15,7 +15,7 @@ from engine.request import Anchor, Exact
 from kvcache.entry import Match
 
 LITTLE_MORE = 4  # grid steps
-EXACT_SHARE = 0.25
+EXACT_SHARE = 0.25  # of the budget
 LEAST_REST = 16  # tokens that are worth a read of their own
 LEAST_GAP = 256  # tokens; the finest interval between checkpoints that placement makes, so no smaller gap is one
 

@@ -58,7 +58,13 @@ def preread(stats: PairStats) -> dict[str, Any]:
     """Tokens read in the background by why, and what became of them."""
     fate = stats.background.fate
     kinds = {kind.value: {name: getattr(fate, name).get(kind, 0) for name in ("read", "used", "wasted")} for kind in Kind}
-    rest = {"share_wasted": fate.share_wasted(), "busy": stats.background.busy, "swaps": stats.swaps}
+    background = stats.background
+    rest = {
+        "share_wasted": fate.share_wasted(),
+        "busy": background.busy,
+        "conversations": background.conversations,
+        "swaps": stats.swaps,
+    }
     return {**kinds, **rest}
 
 

@@ -6,7 +6,7 @@ came; so does every error of the upstream, with its status, headers and body.
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -110,19 +110,18 @@ async def _once(proxy: Proxy, model: Any, body: Mapping[str, Any], session: str 
     return sse.response(events, first, chunks, DRAIN_SECONDS)
 
 
-async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
+def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
     """Server-sent events. An upstream that dies in the middle becomes an error event, and no [DONE] follows it."""
-    async with aclosing(chunks):
-        try:
-            async for chunk in chunks:
-                yield f"data: {sse.compact(chunk)}\n\n"
-        except UpstreamAnswered as error:
-            yield f"data: {' '.join(error.body.decode(errors='replace').splitlines())}\n\n"
-            return
-        except (KeeperError, ApiError) as error:
-            yield f"data: {sse.compact(errors.from_engine(error).body())}\n\n"
-            return
-        yield "data: [DONE]\n\n"
+    return sse.openai_events(chunks, told_error)
+
+
+def told_error(error: Exception) -> str:
+    """What the upstream said as it said it, in one line; what the keeper or this server did; other errors are raised again."""
+    if isinstance(error, UpstreamAnswered):
+        return " ".join(error.body.decode(errors="replace").splitlines())
+    if isinstance(error, KeeperError | ApiError):
+        return sse.told_error(error)
+    raise error
 
 
 def read_body(content: bytes) -> dict[str, Any]:

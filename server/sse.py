@@ -96,14 +96,22 @@ def response(
     )
 
 
-async def openai_events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[str, None]:
-    """Chunks as data lines, then [DONE]; an error among them becomes a data line of its own, as OpenAI sends it, and the last."""
+def told_error(error: Exception) -> str:
+    """An error as OpenAI sends it among the chunks."""
+    return compact(from_engine(error).body())
+
+
+async def openai_events(
+    chunks: AsyncGenerator[dict[str, Any], None], told: Callable[[Exception], str] = told_error
+) -> AsyncGenerator[str, None]:
+    """Chunks as data lines, then [DONE]; an error among them becomes a data line of its own, as `told` makes it or raises it
+    again, and the last."""
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
                 yield f"data: {compact(chunk)}\n\n"
         except Exception as error:
-            yield f"data: {compact(from_engine(error).body())}\n\n"
+            yield f"data: {told(error)}\n\n"
             return
         yield "data: [DONE]\n\n"
 

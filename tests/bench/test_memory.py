@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.errors import BadOption
 from bench.ledger.stream import Question
 from bench.memory import curves, report
 from bench.memory_run import Answer, Outcome, Settings
@@ -45,6 +46,12 @@ def test_an_unknown_strategy_is_one_line_that_lists_the_others() -> None:
     result = CliRunner().invoke(app, ["memory", "--strategy", "none"])
     assert "no strategy is called 'none'" in str(result.exception)
     assert "in_place" in str(result.exception)
+
+
+def test_full_context_of_more_than_fits_is_one_clear_error() -> None:
+    result = CliRunner().invoke(app, ["memory", "--strategy", "pass_through", "--tokens", "50000"])
+    assert isinstance(result.exception, BadOption)
+    assert "50000" in str(result.exception)
 
 
 @pytest.mark.model
